@@ -299,6 +299,20 @@ int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream)
 int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_group *g, void *stream);
 
 /*
+ * Streams in order, for programs that put calls into several. Each returns 0 or an error of epf.h; the caller waits for nothing. On a CPU, where calls have
+ * run when they return, they do nothing.
+ *
+ *  order   What is put into `to` from now on waits for what `from` has to do so far.
+ *  event   Makes an event for record and wait; NULL on a CPU. It belongs to ht and ends with it. Beside calls of other threads, but for this one.
+ *  record  Lets an event mean what the stream has to do so far. Streams that wait for an earlier record of it still wait for that one. Any thread.
+ *  wait    What is put into the stream from now on waits for the event's last record. Any thread.
+ */
+int epf_ht_order(struct epf_ht *ht, void *from, void *to);
+int epf_ht_event(struct epf_ht *ht, void **event);
+int epf_ht_record(struct epf_ht *ht, void *event, void *stream);
+int epf_ht_wait(struct epf_ht *ht, void *event, void *stream);
+
+/*
  * Returns what kernels reported since the last call, which it clears. Waits for nothing. -ETIMEDOUT: a rank did not come in time; -ECONNRESET: one is lost or has closed; -ENOSPC: rows
  * did not fit; -EINVAL: an expert that does not exist; else as epf_gpu_check().
  */

@@ -16,12 +16,18 @@ import sys
 import time
 
 RANKS, EXPERTS, TOPK, HIDDEN, TOKENS, RECEIVED = 2, 256, 8, 64, 128, 200  # rows so small that the allocator makes no system call
-AT_ONCE = ctypes.CDLL(None).getpagesize  # takes no argument and is not negative
+AT_ONCE = ctypes.CDLL(None).pthread_mutexattr_destroy  # returns 0 and does nothing
 
 
 class Stream:
     """Of torch.cuda: nothing waits for it."""
-    cuda_stream = 7
+
+    def __init__(self, number):
+        self.cuda_stream = number
+
+    def at_once(self, *_):
+        return self
+    wait = wait_stream = wait_event = record_event = at_once
 
 
 class Library:
@@ -51,7 +57,10 @@ def make_buffer(torch):
     library = Library(throughput.load())
     deep_ep.Buffer._open = lambda self, size, direct: None
     b = deep_ep.Buffer(Two(), num_rdma_bytes=1 << 30, low_latency_mode=True, explicitly_destroy=True, device="cpu")
-    b._on_gpu, b._index, b._raw_stream, b._comm_stream, b._window_size = True, 0, lambda index: Stream.cuda_stream, Stream(), 1 << 40
+    b._on_gpu, b._index, b._raw_stream, b._window_size = True, 0, lambda index: 7, 1 << 40
+    current, b._comm_stream, b._comm_number = Stream(7), Stream(9), 9
+    b._current_stream = torch.cuda.current_stream = lambda *_: current
+    torch.Tensor.record_stream = lambda tensor, stream: None
     b._ht = ht = throughput.Throughput.__new__(throughput.Throughput)
     ht._dll, ht._ht, ht._at, ht.nodes, ht.node_max = library, ctypes.c_void_p(8), 8, 1, RANKS
     ht._bind(library, 8)
@@ -76,6 +85,14 @@ def calls_of(b, torch):
         per_rank, _, per_expert, in_rank, _ = b.get_dispatch_layout(idx, EXPERTS)
         return b.dispatch(x, num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx, topk_weights=weights)
     rows, _, row_weights, _, handle, _ = first()
+
+    def layer():
+        per_rank, _, per_expert, in_rank, _ = b.get_dispatch_layout(idx, EXPERTS)
+        y, *_, handle, event = b.dispatch(x, num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx,
+                                          topk_weights=weights, async_finish=True)
+        event.current_stream_wait()
+        *_, event = b.combine(y, handle, async_finish=True)
+        event.current_stream_wait()
     wide = torch.zeros(TOKENS, 128, dtype=torch.bfloat16)
 
     def pair():
@@ -84,7 +101,7 @@ def calls_of(b, torch):
     b._shape = type(b.low_latency_dispatch(wide, idx, TOKENS, EXPERTS)[2].shape)(TOKENS, 128, EXPERTS, TOPK)
     return {"layout": lambda: b.get_dispatch_layout(idx, EXPERTS), "layout + dispatch": first, "dispatch, cached handle": lambda: b.dispatch(x, handle=handle),
             "combine": lambda: b.combine(rows, handle), "combine with weights": lambda: b.combine(rows, handle, topk_weights=row_weights),
-            "low-latency pair": pair}
+            "low-latency pair": pair, "as vLLM calls it": layer}
 
 
 def measure(a):

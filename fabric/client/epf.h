@@ -432,6 +432,17 @@ int epf_gpu_module_launch(struct epf_gpu_module *code, void *kernel, void *strea
 int epf_gpu_stream_sync(struct epf_gpu *gpu, void *stream);
 
 /*
+ * Events: points in the work of streams, for libraries of kernels that order streams. make: an event that nothing was recorded in; the caller frees it
+ * before epf_gpu_close(). record: what the stream has to do so far; what was recorded before is forgotten, except by streams that wait for it already.
+ * wait: what is put into the stream from now on waits for the last record; the caller does not wait. stream: as of epf_gpu_module_launch(). Return 0 or
+ * a negative errno. Threads: any.
+ */
+int epf_gpu_event_make(struct epf_gpu *gpu, void **event);
+void epf_gpu_event_free(struct epf_gpu *gpu, void *event);
+int epf_gpu_event_record(struct epf_gpu *gpu, void *event, void *stream);
+int epf_gpu_event_wait(struct epf_gpu *gpu, void *event, void *stream);
+
+/*
  * Runs one step of the engine, for programs that poll instead of waiting. Returns how much was done; 0 if another thread is running the engine: with
  * progress=thread its own thread does unless it sleeps, and a daemon's engine is never run by a client. Threads: any.
  */

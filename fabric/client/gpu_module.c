@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libepf: device code on the GPU of a context (epf_gpu_module_* in epf.h), for libraries of kernels that stand on libepf and link no vendor's
- * library. Launches are one call of the driver and allocate nothing; the rest is slow path. What kernels do is not known here.
+ * libepf: device code and events on the GPU of a context (epf_gpu_module_*, epf_gpu_event_* in epf.h), for libraries of kernels that stand on libepf and
+ * link no vendor's library. Launches, records and waits are one call of the driver and allocate nothing; the rest is slow path. What kernels do is not known here.
  */
 #define EPF_LOG_COMP "gpu"
 #include "fabric/base/err.h"
@@ -99,4 +99,32 @@ int epf_gpu_stream_sync(struct epf_gpu *gpu, void *stream)
 	struct epf_gpu_dev *dev = epf_gpu_device(gpu);
 
 	return dev->ops->stream_sync(dev, stream);
+}
+
+int epf_gpu_event_make(struct epf_gpu *gpu, void **event)
+{
+	struct epf_gpu_dev *dev = epf_gpu_device(gpu);
+
+	return dev->ops->event_create(dev, event);
+}
+
+void epf_gpu_event_free(struct epf_gpu *gpu, void *event)
+{
+	struct epf_gpu_dev *dev = epf_gpu_device(gpu);
+
+	dev->ops->event_destroy(dev, event);
+}
+
+int epf_gpu_event_record(struct epf_gpu *gpu, void *event, void *stream)
+{
+	struct epf_gpu_dev *dev = epf_gpu_device(gpu);
+
+	return dev->ops->event_record(dev, stream, event);
+}
+
+int epf_gpu_event_wait(struct epf_gpu *gpu, void *event, void *stream)
+{
+	struct epf_gpu_dev *dev = epf_gpu_device(gpu);
+
+	return dev->ops->stream_wait(dev, stream, event);
 }

@@ -253,6 +253,7 @@ const struct epf_gpu_ops epf_gpu_cuda_ops = {
 	.event_destroy = epf_cuda_event_destroy,
 	.event_record = epf_cuda_event_record,
 	.event_query = epf_cuda_event_query,
+	.stream_wait = epf_cuda_stream_wait,
 	.enter = cuda_enter,
 	.leave = cuda_leave,
 	.module_load = epf_cuda_module_load,

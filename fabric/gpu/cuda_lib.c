@@ -62,6 +62,7 @@ static const struct epf_gpu_symbol symbols[] = {
 	S("cuStreamCreateWithPriority", stream_create),
 	S("cuStreamDestroy_v2", stream_destroy),
 	S("cuStreamSynchronize", stream_sync),
+	S("cuStreamWaitEvent", stream_wait),
 	S("cuEventCreate", event_create),
 	S("cuEventDestroy_v2", event_destroy),
 	S("cuEventRecord", event_record),

@@ -151,6 +151,7 @@ struct epf_cuda_lib {
 	int (*stream_create)(void **stream, unsigned flags, int priority);
 	int (*stream_destroy)(void *stream);
 	int (*stream_sync)(void *stream);
+	int (*stream_wait)(void *stream, void *event, unsigned flags);
 	int (*event_create)(void **event, unsigned flags);
 	int (*event_destroy)(void *event);
 	int (*event_record)(void *event, void *stream);

@@ -55,6 +55,7 @@ int epf_cuda_event_create(struct epf_gpu_dev *dev, void **event);
 void epf_cuda_event_destroy(struct epf_gpu_dev *dev, void *event);
 int epf_cuda_event_record(struct epf_gpu_dev *dev, void *stream, void *event);
 int epf_cuda_event_query(struct epf_gpu_dev *dev, void *event);
+int epf_cuda_stream_wait(struct epf_gpu_dev *dev, void *stream, void *event);
 int epf_cuda_module_load(struct epf_gpu_dev *dev, const void *image, void **module);
 void epf_cuda_module_unload(struct epf_gpu_dev *dev, void *module);
 int epf_cuda_function(struct epf_gpu_dev *dev, void *module, const char *name, void **function);

@@ -193,6 +193,18 @@ int epf_cuda_event_query(struct epf_gpu_dev *dev, void *event)
 	return rc ? epf_cuda_result(d, rc, "cuEventQuery") : 1;
 }
 
+int epf_cuda_stream_wait(struct epf_gpu_dev *dev, void *stream, void *event)
+{
+	struct cuda_dev *d = (struct cuda_dev *)dev;
+	int rc = epf_cuda_enter(d);
+
+	if (rc)
+		return rc;
+	rc = epf_cuda_result(d, d->lib->stream_wait(stream, event, 0), "cuStreamWaitEvent");
+	epf_cuda_leave(d);
+	return rc;
+}
+
 int epf_cuda_module_load(struct epf_gpu_dev *dev, const void *image, void **module)
 {
 	struct cuda_dev *d = (struct cuda_dev *)dev;

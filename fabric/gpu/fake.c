@@ -329,6 +329,7 @@ static int fake_copy_batch(struct epf_gpu_dev *dev, void *stream, const struct e
 	return 0;
 }
 
+/* Also the wait of a stream: what was recorded is done. */
 static int fake_record(struct epf_gpu_dev *dev, void *stream, void *event)
 {
 	return 0;
@@ -405,6 +406,7 @@ const struct epf_gpu_ops epf_gpu_fake_ops = {
 	.event_destroy = fake_destroy,
 	.event_record = fake_record,
 	.event_query = fake_query,
+	.stream_wait = fake_record,
 	.enter = fake_enter,
 	.leave = fake_leave,
 	.module_load = fake_module_load,

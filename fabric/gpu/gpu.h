@@ -2,7 +2,7 @@
 /*
  * GPU back-ends: what the library, the emulated NIC and the benchmarks need of a GPU's driver, as a table of operations. Kinds: cuda and
  * hip (the driver's library is opened at run time), fake (host memory that plays a GPU, for tests on machines without one) and none.
- * Slow path, but for copy_batch, event_record and event_query, which a helper thread may call at rate. Called from any thread; each
+ * Slow path, but for copy_batch, event_record, event_query and stream_wait, which may be called at rate. Called from any thread; each
  * call leaves the calling thread's current device as it was. The daemon needs none of this for rings and real NICs.
  *
  * Conventions: 0 or -errno with a reason (epf_last_error()); outputs only written on success; device addresses are uint64_t and are valid
@@ -175,6 +175,11 @@ struct epf_gpu_ops {
 	int (*event_record)(struct epf_gpu_dev *dev, void *stream, void *event);
 	/* 1: everything before the record is done; 0: not yet; negative: it failed. */
 	int (*event_query)(struct epf_gpu_dev *dev, void *event);
+	/*
+	 * Work put into the stream from now on waits for the event's last record; the caller does not wait. A later record of the event does not change
+	 * what the stream waits for. The event may be of another device.
+	 */
+	int (*stream_wait)(struct epf_gpu_dev *dev, void *stream, void *event);
 
 	/*
 	 * Around calls of the vendor's own libraries (nvCOMP): makes the device current on this thread for the driver's runtime. Each success needs

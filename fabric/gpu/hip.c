@@ -322,6 +322,7 @@ const struct epf_gpu_ops epf_gpu_hip_ops = {
 	.event_destroy = epf_hip_event_destroy,
 	.event_record = epf_hip_event_record,
 	.event_query = epf_hip_event_query,
+	.stream_wait = epf_hip_stream_wait,
 	.enter = epf_gpu_no_enter,
 	.leave = epf_gpu_no_leave,
 	.module_load = epf_hip_module_load,

@@ -42,6 +42,7 @@ static const struct epf_gpu_symbol symbols[] = {
 	S("hipStreamCreateWithFlags", stream_create),
 	S("hipStreamDestroy", stream_destroy),
 	S("hipStreamSynchronize", stream_sync),
+	S("hipStreamWaitEvent", stream_wait),
 	S("hipEventCreateWithFlags", event_create),
 	S("hipEventDestroy", event_destroy),
 	S("hipEventRecord", event_record),

@@ -59,6 +59,7 @@ struct epf_hip_lib {
 	int (*stream_create)(void **stream, unsigned flags);
 	int (*stream_destroy)(void *stream);
 	int (*stream_sync)(void *stream);
+	int (*stream_wait)(void *stream, void *event, unsigned flags);
 	int (*event_create)(void **event, unsigned flags);
 	int (*event_destroy)(void *event);
 	int (*event_record)(void *event, void *stream);

@@ -39,6 +39,7 @@ int epf_hip_event_create(struct epf_gpu_dev *dev, void **event);
 void epf_hip_event_destroy(struct epf_gpu_dev *dev, void *event);
 int epf_hip_event_record(struct epf_gpu_dev *dev, void *stream, void *event);
 int epf_hip_event_query(struct epf_gpu_dev *dev, void *event);
+int epf_hip_stream_wait(struct epf_gpu_dev *dev, void *stream, void *event);
 int epf_hip_module_load(struct epf_gpu_dev *dev, const void *image, void **module);
 void epf_hip_module_unload(struct epf_gpu_dev *dev, void *module);
 int epf_hip_function(struct epf_gpu_dev *dev, void *module, const char *name, void **function);

@@ -122,8 +122,14 @@ void epf_hip_event_destroy(struct epf_gpu_dev *dev, void *event)
 int epf_hip_event_record(struct epf_gpu_dev *dev, void *stream, void *event)
 {
 	struct hip_dev *d = (struct hip_dev *)dev;
+	int before;
+	int rc = epf_hip_enter(d, &before); /* stream NULL is of the current device */
 
-	return epf_hip_result(d, d->lib->event_record(event, stream), "hipEventRecord");
+	if (rc)
+		return rc;
+	rc = epf_hip_result(d, d->lib->event_record(event, stream), "hipEventRecord");
+	epf_hip_leave(d, before);
+	return rc;
 }
 
 int epf_hip_event_query(struct epf_gpu_dev *dev, void *event)
@@ -134,6 +140,19 @@ int epf_hip_event_query(struct epf_gpu_dev *dev, void *event)
 	if (rc == EPF_HIP_NOT_READY)
 		return 0;
 	return rc ? epf_hip_result(d, rc, "hipEventQuery") : 1;
+}
+
+int epf_hip_stream_wait(struct epf_gpu_dev *dev, void *stream, void *event)
+{
+	struct hip_dev *d = (struct hip_dev *)dev;
+	int before;
+	int rc = epf_hip_enter(d, &before);
+
+	if (rc)
+		return rc;
+	rc = epf_hip_result(d, d->lib->stream_wait(stream, event, 0), "hipStreamWaitEvent");
+	epf_hip_leave(d, before);
+	return rc;
 }
 
 int epf_hip_module_load(struct epf_gpu_dev *dev, const void *image, void **module)

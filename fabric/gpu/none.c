@@ -209,6 +209,7 @@ const struct epf_gpu_ops epf_gpu_none_ops = {
 	.event_destroy = none_destroy,
 	.event_record = none_record,
 	.event_query = none_sync,
+	.stream_wait = none_record,
 	.enter = epf_gpu_no_enter,
 	.leave = epf_gpu_no_leave,
 	.module_load = epf_gpu_no_module,

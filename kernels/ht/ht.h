@@ -67,6 +67,9 @@ struct epf_ht {
 	uint32_t blocks; /* at most, of a launch */
 	struct epf_gpu_module *code;
 	void *kernel[HT_KERNELS];
+	void *between; /* event of epf_ht_order() */
+	void **events; /* of epf_ht_event() */
+	uint32_t n_events;
 };
 
 /* Where rows, and what travels with them, lie in a window. */

@@ -146,6 +146,39 @@ static int make_counts(struct epf_ht *ht)
 	return ht->nodes == 1 ? 0 : ht_area_make(ht, &ht->counts, 4 * ranks * counts_bytes(ranks));
 }
 
+static int make_event(struct epf_ht *ht, void **event)
+{
+	int err = epf_gpu_event_make(ht->ll->gpu, event);
+
+	return err ? ll_fail_fabric(err, "an event") : 0;
+}
+
+int epf_ht_event(struct epf_ht *ht, void **event)
+{
+	void **events, *made;
+	int err;
+
+	*event = NULL;
+	if (ht->ll->opts.device < 0)
+		return 0;
+	events = realloc(ht->events, (ht->n_events + 1) * sizeof(*events));
+	if (!events)
+		return ll_fail(-ENOMEM, "no memory for %u events", ht->n_events + 1);
+	ht->events = events;
+	err = make_event(ht, &made);
+	if (!err)
+		*event = ht->events[ht->n_events++] = made;
+	return err;
+}
+
+static void free_events(struct epf_ht *ht)
+{
+	while (ht->n_events)
+		epf_gpu_event_free(ht->ll->gpu, ht->events[--ht->n_events]);
+	epf_gpu_event_free(ht->ll->gpu, ht->between);
+	free(ht->events);
+}
+
 int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf_ht **out)
 {
 	struct epf_ht *ht;
@@ -173,6 +206,8 @@ int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf
 	ht->tally_every = ll->side_by_side ? TALLY_EVERY : 1;
 	err = ll->opts.device < 0 ? 0 : load_kernels(ht);
 	if (!err)
+		err = ll->opts.device < 0 ? 0 : make_event(ht, &ht->between);
+	if (!err)
 		err = make_words(ht);
 	ht->opts.peers = NULL; /* the caller's */
 	if (!err)
@@ -197,6 +232,8 @@ void epf_ht_close(struct epf_ht *ht)
 		epf_gpu_module_unload(ht->code);
 	/* Memory between nodes stays with the fabric's object: peers may still be on their way to it. */
 	ht_segments_end(ht);
+	if (ht->ll->opts.device >= 0)
+		free_events(ht);
 	ht->ll->dev->free(ht->ll, ht->words);
 	free(ht->peers);
 	free(ht);

@@ -115,7 +115,10 @@ def functions_get_their_arguments():
     address = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(lambda o, at: seen.append((o, at)) or 4)
     three = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_void_p)(
         lambda o, s, halves, stream: seen.append((o, s, halves, stream)) or 0)
+    streams = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(lambda o, first, then: seen.append((o, first, then)) or -9)
     for bind in (PLAIN[2], QUICK[2]):
+        assert bind(streams)(9, 1 << 42, 1 << 43) == -9 and seen.pop() == (9, 1 << 42, 1 << 43)
+        assert bind(streams)(9, 0, 1) == -9 and seen.pop() == (9, None, 1), "the default stream is 0"
         assert bind(one)(1 << 40) == -7 and bind(address)(9, 1 << 41) == 4 and bind(two)(9, b"abc", None) == 3 and bind(three)(9, b"abc", 2, 1 << 50) == 0
     assert seen == [1 << 40, (9, 1 << 41), (9, b"abc", None), (9, b"abc", 2, 1 << 50)] * 2, seen
 

@@ -118,6 +118,7 @@ static void fake_memory_moves(void **state)
 	assert_return_code(ops->copy_batch(dev, stream, two, 2), 0);
 	assert_return_code(ops->event_record(dev, stream, event), 0);
 	assert_int_equal(ops->event_query(dev, event), 1);
+	assert_return_code(ops->stream_wait(dev, stream, event), 0);
 	assert_memory_equal((void *)(uintptr_t)a.addr, (void *)(uintptr_t)b.addr, 5000);
 	assert_int_equal(((uint8_t *)(uintptr_t)b.addr)[5000], 0);
 	assert_return_code(ops->mem_export_fd(dev, &a, &fd), 0);

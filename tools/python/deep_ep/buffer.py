@@ -136,6 +136,7 @@ class Buffer(LowLatency, HighThroughput, Slow):
         self._empty = allocator(torch, self.device)
         self._modes = Modes(torch)
         self._outputs: Dict[tuple, Outputs] = {}  # by shape and format
+        self._fits = {}
         self._ll_size = 0  # bytes of memory for low-latency calls
         self._shape: Optional[lowlat.Shape] = None
         self._halves_left = 0  # hooks not called yet
@@ -149,6 +150,7 @@ class Buffer(LowLatency, HighThroughput, Slow):
                 raise
         if self.device.type == "cuda":
             self._comm_stream = torch.cuda.Stream(self.device)
+            self._comm_number = self._comm_stream.cuda_stream
 
     def _choose_device(self, device: Any) -> Any:
         torch = self._torch

@@ -14,10 +14,11 @@ class RoutingHandle(tuple):
     Attributes: memory: what its arrays lie in; matrix: entry 0; place: int32 [tokens, ranks], the place of each token's row among those for a rank, or
     -1; links: which ranks of this node the rows go to that it forwards, int32 [rows forwarded, ranks], None on one node; received: rows; room: rows that
     a window holds; across: rows that cross between nodes; forwarded: rows of links; tokens; rank; at: addresses of place, matrix and the plan of where
-    rows lie on their way.
+    rows lie on their way; recorded: the communication stream that PyTorch knows to use its arrays.
     """
     memory: Any
     links: Any = None
+    recorded: Any = None
     received: int
     room: int
     across: int

@@ -4,97 +4,119 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
+from epf.lowlat import check
+
 from .checks import need
 from .event import EventHandle, EventOverlap
 
 
+class Plain:
+    """A call on the current stream, which nobody has to wait for, or on CPU tensors: it has run when it returns."""
+    __slots__ = ("stream", "_async")
+    capturing = False
+
+    def __init__(self, stream: Optional[int], async_finish: bool) -> None:
+        self.stream, self._async = stream, async_finish
+
+    def end(self, reads: tuple, writes: tuple) -> EventOverlap:
+        return EventOverlap(EventHandle() if self._async else None)
+
+    def give_up(self) -> None:
+        pass
+
+
 class Call:
-    """One call: the stream it runs on, what it waits for, where its outputs are allocated, and the event it gives. A synchronous call runs on the current
-    stream, so that nothing has to order two streams; others, and those of a graph that is captured, run on the communication stream. Calls follow each
-    other on the device whichever streams they use. On CPU tensors a call has run when it returns, and nothing of this happens.
+    """A call on the communication stream: what it waits for, where its outputs are allocated, and the event it gives.
 
     Arguments:
-        whole: PyTorch operations between begin and end are part of the call: its stream is the current one until end(), and outputs are allocated
-            there.
+        event: what to wait for in place of the current stream; may be None.
+        on_comm: outputs are allocated on the communication stream, which is the current one until end().
     """
+    __slots__ = ("stream", "capturing", "_buffer", "_async", "_on_comm", "_comm", "_from", "_current")
 
-    def __init__(self, buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool, whole: bool = False) -> None:
-        need(whole or not on_comm_stream or (previous is not None and async_finish), where,
-             "allocate_on_comm_stream needs previous_event and async_finish: nothing else orders the communication stream behind the caller's work")
-        self._cuda = buffer._torch.cuda if buffer._on_gpu else None
-        self._async, self._on_comm = async_finish, on_comm_stream
-        self.capturing = False
-        if self._cuda is None:
-            self.stream = None
-            return
-        event = previous.event.event if previous is not None and previous.event is not None else None
+    def __init__(self, buffer: Any, event: Optional[EventHandle], async_finish: bool, on_comm: bool) -> None:
+        self._buffer, self._async, self._on_comm = buffer, async_finish, on_comm
+        self._comm = comm = buffer._comm_stream
+        self.stream = stream = buffer._comm_number
         self.capturing = capturing = buffer._capturing()
-        comm = buffer._comm_stream
-        self._current = None
-        if async_finish or event is not None or capturing or on_comm_stream:
-            self._on_comm = on_comm_stream or whole
-            self._current, self._comm = buffer._current_stream(), comm
-            comm.wait_stream(self._current) if event is None else comm.wait_event(event)
-            self.stream = comm.cuda_stream
+        self._from = current = buffer._stream()
+        self._current = buffer._current_stream() if on_comm or capturing else None
+        before, buffer._last_stream = buffer._last_stream, stream
+        buffer._calls += 1
+        if event is not None:
+            event.let_wait(buffer)
+        elif capturing:
+            comm.wait_stream(self._current)
         else:
-            self.stream = buffer._stream()
-        before, buffer._last_stream = buffer._last_stream, self.stream
+            check(buffer._ht.order(current, stream))
         # What is captured cannot wait for what is not: who replays a graph orders that.
-        waited = self._current is not None and event is None and before == self._current.cuda_stream
-        if before is not None and before != self.stream and not capturing and not waited:
-            after = comm if self._current is not None else self._cuda.current_stream(buffer.device)
-            after.wait_stream(comm if before == comm.cuda_stream else self._cuda.ExternalStream(before, buffer.device))
-        if self._on_comm:
-            self._cuda.set_stream(comm)
+        if before is not None and before != stream and not capturing and (event is not None or before != current):
+            check(buffer._ht.order(before, stream))
+        if on_comm:
+            buffer._torch.cuda.set_stream(comm)
 
     def end(self, reads: tuple, writes: tuple) -> EventOverlap:
         """Ends the call. reads, writes: tensors that others made and its kernels read, and those that it made, or that calls on another stream may read;
         None among them: there is none."""
-        if self._cuda is None:
-            return EventOverlap(EventHandle() if self._async else None)
+        buffer, comm = self._buffer, self._comm
         if self._on_comm:
-            self._cuda.set_stream(self._current)
-        if not self._async:
-            if self._current is not None:
-                self._current.wait_stream(self._comm)
-            reads = ()  # the current stream, whose they are, waits for what reads them
-        for t in reads:
-            if t is not None:
-                t.record_stream(self._comm)
+            buffer._torch.cuda.set_stream(self._current)
+        if self._async:
+            for t in reads:
+                if t is not None:
+                    t.record_stream(comm)
+        else:  # the current stream, whose they are, waits for what reads them
+            self._join()
         # What was made in the communication stream's own memory is used on the caller's stream, and the other way round.
-        user = self._current if self._on_comm else self._comm if self._async else None
-        for t in writes if user is not None else ():
-            if t is not None:
-                t.record_stream(user)
-        return EventOverlap(EventHandle(self._comm) if self._async else None)
+        user = self._current if self._on_comm else comm if self._async else None
+        if user is not None:
+            for t in writes:
+                if t is not None:
+                    t.record_stream(user)
+        if not self._async:
+            return EventOverlap()
+        return EventOverlap(EventHandle(comm) if self.capturing else EventHandle.of_call(buffer))
+
+    def _join(self) -> None:
+        """Lets the caller's stream wait for the call."""
+        if self.capturing:
+            self._current.wait_stream(self._comm)
+            return
+        buffer, current = self._buffer, self._from
+        check(buffer._ht.order(self.stream, current))
+        buffer._behind = buffer._calls, current
 
     def give_up(self) -> None:
-        if self._cuda is not None and self._on_comm:
-            self._cuda.set_stream(self._current)
-
-
-class Plain:
-    """A synchronous call on the stream of the call before it, or on CPU tensors: there is nothing to order, wait for or record."""
-    __slots__ = ("stream",)
-    capturing = False
-
-    def __init__(self, stream: Optional[int]) -> None:
-        self.stream = stream
-
-    def end(self, reads: tuple, writes: tuple) -> EventOverlap:
-        return EventOverlap()
-
-    def give_up(self) -> None:
-        pass
+        if self._on_comm:
+            self._buffer._torch.cuda.set_stream(self._current)
 
 
 Order = Union[Call, Plain]
 
 
 def begin(buffer: Any, where: str, previous: Optional[EventOverlap], async_finish: bool, on_comm_stream: bool, whole: bool = False) -> Order:
-    """Begins a call; arguments as of Call."""
-    if previous is None and not async_finish and not on_comm_stream:
-        stream = buffer._stream()
-        if stream == buffer._last_stream and not buffer._capturing():
-            return Plain(stream)
-    return Call(buffer, where, previous, async_finish, on_comm_stream, whole)
+    """Begins a call. A synchronous call that waits for no event runs on the current stream, so that nothing has to order two streams; others, and those of
+    a graph that is captured, run on the communication stream. Calls follow each other on the device whichever streams they use.
+
+    Arguments:
+        whole: PyTorch operations between begin and end are part of the call: its stream is the current one until end(), and outputs are allocated
+            there.
+    """
+    if on_comm_stream and not whole:
+        need(previous is not None and async_finish, where,
+             "allocate_on_comm_stream needs previous_event and async_finish: nothing else orders the communication stream behind the caller's work")
+    event = None if previous is None else previous.event
+    if event is not None and event.event is None:
+        event = None
+    stays = event is None and not async_finish and not on_comm_stream
+    if not buffer._on_gpu:
+        return Plain(None, async_finish)
+    if not stays or buffer._capturing():
+        return Call(buffer, event, async_finish, on_comm_stream or whole)
+    stream, before = buffer._stream(), buffer._last_stream
+    if stream != before:
+        if before is not None and buffer._behind != (buffer._calls, stream):
+            check(buffer._ht.order(before, stream))
+        buffer._last_stream = stream
+    buffer._calls += 1
+    return Plain(stream, False)

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import logging
 import os
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import epf
 from epf import call, throughput
@@ -19,7 +19,7 @@ from . import checks
 from .checks import need
 from .config import NODE_RANKS, Config
 from .entry import one_at_a_time
-from .event import EventOverlap
+from .event import EventOverlap, offer
 from .handle import RoutingHandle
 from .order import Order, begin
 
@@ -33,7 +33,7 @@ Shape = Tuple[int, int, Any, int, int]  # rows, columns, dtype, bytes of an elem
 Moved = Tuple[Any, Any, Shape]  # rows, scales or None
 
 
-_NONE, _NO_BIAS = (0, 0), (None, None)
+_NONE, _NO_BIAS, _NEVER = (0, 0), (None, None), (-1, -1)
 
 
 def _rounded(rows: int) -> int:
@@ -53,12 +53,15 @@ class HighThroughput:
     _control: Any = None
     _window: Any = None
     _window_size = 0
-    _fits: Any = None  # what the memory was last found to be enough for
+    _fits: Dict[Tuple[int, int, int], Tuple[int, int]]  # room and across that the memory was found to be enough for, by row
     _counts: Any = None
     _numbers: Any = None  # the same, as an array of ctypes
     _counts_at = 0  # its address
     _results: Optional[Results] = None  # memory for outputs that others map
     _last_stream: Optional[int] = None  # of the last call
+    _comm_number = 0  # of the communication stream
+    _calls = 0  # begun
+    _behind: Tuple[int, Optional[int]] = (0, None)  # a call, and a stream that waits for its end
     _last_room = 0  # rows of the rank that received most, in the last dispatch that the CPU waited for
     _last_received = 0  # rows that this rank received in it
     _did_fit = False  # whether it was as guessed
@@ -85,7 +88,9 @@ class HighThroughput:
         if self.device.type == "cuda":
             self._torch.cuda.synchronize(self.device)
         self._ht = throughput.Throughput(self._ll, self._control.address, self._control.peers, self._timeout_ns())
-        if self.device.type == "cuda" and self._ht.node_max > 1:
+        if self._on_gpu:
+            offer(self)
+        if self._on_gpu and self._ht.node_max > 1:
             self._results = Results.make(self._torch, self.device, self.num_nvl_bytes)
         return self._ht
 
@@ -101,11 +106,11 @@ class HighThroughput:
 
     def _need_memory(self, where: str, row: Tuple[int, int, int], handle: RoutingHandle) -> None:
         """Makes the memory larger that rows of other ranks arrive in, if this call needs it: all ranks know the same sizes, so all do it together."""
-        needs = (row, handle.room, handle.across)
-        if needs != self._fits:
+        room, across = self._fits.get(row, _NEVER)
+        if handle.room > room or handle.across > across:
             self._need_window(where, throughput.Row(*row), handle.room)
             self._need_across(where, throughput.Row(*row), handle.across)
-            self._fits = needs
+            self._fits[row] = max(room, handle.room), max(across, handle.across)
 
     def _need_across(self, where: str, row: throughput.Row, across: int) -> None:
         """Of rows that cross between nodes."""
@@ -165,7 +170,8 @@ class HighThroughput:
         for shared in (self._window, self._control):
             if shared is not None:
                 shared.close()
-        self._window = self._control = self._fits = self._last_stream = None
+        self._window = self._control = self._last_stream = None
+        self._fits = {}
         self._window_size = self._last_room = self._last_received = 0
 
     # ------------------------------------------------------------------ layout
@@ -293,6 +299,8 @@ class HighThroughput:
             raise
         reads, own = (data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert), (handle.memory, handle.links)
         event = order.end((*reads, *own), outputs) if cached else order.end(reads, (*own, *outputs))
+        if async_finish:
+            handle.recorded = self._comm_stream
         self._finish_on_cpu(ht)
         out, out_scales, out_index, out_weights = outputs
         received = out if scales is None else (out, out_scales)
@@ -414,7 +422,9 @@ class HighThroughput:
     def _cut(self, handle: RoutingHandle, outputs: Optional[Tuple[Any, ...]]) -> Optional[Tuple[Any, ...]]:
         """Outputs without the rows that nothing arrived in."""
         rows = handle.received
-        return None if outputs is None else tuple([None if t is None else t if len(t) == rows else t[:rows] for t in outputs])
+        if outputs is None or outputs[0].shape[0] == rows:
+            return outputs
+        return tuple([None if t is None else t[:rows] for t in outputs])
 
     # ------------------------------------------------------------------ combine
 
@@ -448,7 +458,10 @@ class HighThroughput:
         except BaseException:
             order.give_up()
             raise
-        event = order.end((x, topk_weights, *biases, handle.memory, handle.links), (out, out_weights))
+        own = () if handle.recorded is self._comm_stream else (handle.memory, handle.links)
+        event = order.end((x, topk_weights, *biases, *own), (out, out_weights))
+        if async_finish:
+            handle.recorded = self._comm_stream
         self._finish_on_cpu(ht)
         return out, out_weights, event
 

@@ -115,9 +115,9 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t n)
 }
 
 /*
- * run(function, object): int f(void *); run(function, object, address): int f(void *, void *); run(function, object, packed, stream): int f(void *, const
- * void *, void *); run(function, object, packed, halves, stream): the same with an unsigned in front of the stream. function: its address. Returns what it
- * returns.
+ * run(function, object): int f(void *); run(function, object, address): int f(void *, void *); run(function, object, packed or address, stream): int f(void *,
+ * const void *, void *); run(function, object, packed, halves, stream): the same with an unsigned in front of the stream. function: its address. Returns what
+ * it returns.
  */
 static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -130,7 +130,7 @@ static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t n)
 	if (n < 2 || n > 5)
 		return PyErr_Format(PyExc_TypeError, "run: %zd arguments; it takes 2 to 5", n);
 	for (Py_ssize_t i = 0; i < n; i++)
-		if (i == 2 && n > 3
+		if (i == 2 && (n > 4 || (n == 4 && PyBytes_Check(args[2])))
 			    ? PyBytes_AsStringAndSize(args[2], (char **)&packed, &bytes) != 0
 			    : !value_of(args[i], &v[i]))
 			return NULL;
@@ -142,7 +142,8 @@ static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t n)
 								(void *)(uintptr_t)v[2]);
 	else if (n == 4)
 		rc = ((int (*)(void *, const void *, void *))(uintptr_t)v[0])(
-			(void *)(uintptr_t)v[1], packed, (void *)(uintptr_t)v[3]);
+			(void *)(uintptr_t)v[1], packed ? packed : (const void *)(uintptr_t)v[2],
+			(void *)(uintptr_t)v[3]);
 	else
 		rc = ((int (*)(void *, const void *, unsigned, void *))(uintptr_t)v[0])(
 			(void *)(uintptr_t)v[1], packed, (unsigned)v[3], (void *)(uintptr_t)v[4]);

@@ -73,7 +73,7 @@ def _address(function: Any) -> int:
 
 
 def _bound(run: Callable, function: Any) -> Callable[..., int]:
-    """A function of a library for run(): f(object[, packed[, halves], stream])."""
+    """A function of a library for run(): f(object[, packed or address[, halves], stream])."""
     return functools.partial(run, _address(function))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import threading
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -88,6 +90,10 @@ PROTOTYPES = {
     "epf_ht_places": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_spread": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_fold": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_order": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_event": (c_int, [c_void_p, POINTER(c_void_p)]),
+    "epf_ht_record": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_wait": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_check": (c_int, [c_void_p]),
 }
 
@@ -110,6 +116,10 @@ def window_bytes(row: Row, rows: int) -> int:
     return load().epf_ht_window_bytes(byref(row), rows)
 
 
+def _no_wait(event: int, stream: int) -> int:
+    return 0
+
+
 def _pointers(addresses: Sequence[Optional[int]]) -> Any:
     return (c_void_p * len(addresses))(*addresses)
 
@@ -129,6 +139,9 @@ class Throughput:
             epf_ht_routing (layout and notify), epf_ht_dispatch, epf_ht_combine, epf_ht_places and epf_ht_group (spread and fold), in their order and without the
             size, those of a row and of arrays one by one: numbers, tensors, or None. Each returns a result for check(). notify, dispatch and combine launch
             nothing, and return the error, where earlier kernels have failed.
+        order(first, then): lets a stream wait for what another one has to do so far; wait(event, stream): lets a stream wait for an event of record(). Streams
+            are their numbers. Each returns a result for check().
+        free: events that nobody needs any more, for the next record().
     """
 
     layout: Callable[..., int]
@@ -138,25 +151,47 @@ class Throughput:
     places: Callable[..., int]
     spread: Callable[..., int]
     fold: Callable[..., int]
+    order: Callable[[int, int], int]
+    wait: Callable[[int, int], int]
+    free: List[int]
+    _ht: Optional[c_void_p] = None
+    _at: Optional[int] = None
     _plan = (-1, 0)  # the last answer of plan_bytes()
 
     def __init__(self, ll: lowlat.LowLatency, control: int, peers: Sequence[Optional[int]], timeout_ns: int = 0) -> None:
-        self._dll = load()
-        self._ht: Optional[c_void_p] = None
+        dll = load()
         options = Options(ctypes.sizeof(Options), control, _pointers(peers), timeout_ns, lowlat.SIGNALS_PER_RANK * len(peers))
         ht = c_void_p()
-        check(self._dll.epf_ht_open(ll.handle, byref(options), byref(ht)))
+        check(dll.epf_ht_open(ll.handle, byref(options), byref(ht)))
         self._ht = ht
-        self._at: Optional[int] = ht.value
-        self._bind(self._dll, ht.value)
-        self.nodes, self.node_max = self._dll.epf_ht_nodes(ht), self._dll.epf_ht_node_max(ht)
+        self._bind(dll, ht.value)
+        self.nodes, self.node_max = dll.epf_ht_nodes(ht), dll.epf_ht_node_max(ht)
 
     def _bind(self, dll: Any, at: int) -> None:
-        """Binds the functions that calls use."""
+        """Binds the functions that calls use. at: address of the object."""
+        self._dll, self._at = dll, at
+        self.free, self._one = [], threading.Lock()
         self._check, self._wait_counts = call.bind(dll.epf_ht_check), call.bind(dll.epf_ht_wait_counts)
         for name, declared, checks in (("layout", Routing, False), ("notify", Routing, True), ("dispatch", Dispatch, True), ("combine", Combine, True),
                                        ("places", Places, False), ("spread", Group, False), ("fold", Group, False)):
             setattr(self, name, call.launcher(dll.epf_ht_check if checks else None, getattr(dll, "epf_ht_" + name), at, declared))
+        self.order, self.wait, self._record = (
+            functools.partial(call.bind(f), at) for f in (dll.epf_ht_order, dll.epf_ht_wait, dll.epf_ht_record))
+
+    def record(self, stream: int) -> int:
+        """An event: what a stream has to do so far. For wait(), until close(); the caller puts it into `free` when it needs it no longer."""
+        try:
+            event = self.free.pop()
+        except IndexError:
+            event = self._make_event()
+        check(self._record(event, stream))
+        return event
+
+    def _make_event(self) -> int:
+        event = c_void_p()
+        with self._one:
+            check(self._dll.epf_ht_event(self._ht, byref(event)))
+        return event.value or 0
 
     def plan_bytes(self, tokens: int) -> int:
         """Bytes of the plan of a batch."""
@@ -201,7 +236,8 @@ class Throughput:
         check(self._check(self._at))
 
     def close(self) -> None:
-        """When no kernel of it runs any more. A second call does nothing."""
+        """When no kernel of it runs any more, so that events have nothing left to wait for. A second call does nothing."""
         ht, self._ht, self._at = self._ht, None, None
+        self.wait = _no_wait
         if ht is not None:
             self._dll.epf_ht_close(ht)
