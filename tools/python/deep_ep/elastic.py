@@ -294,7 +294,6 @@ class ElasticBuffer:
                 if sync:
                     routing.exchange(True, guess)  # what follows until rows move happens meanwhile
                 words = self._with_source(call, scales, data.size(0), most)
-                kept = topk_idx.clone() if do_handle_copy else topk_idx
                 if epilogue is not None:
                     epilogue.current_stream_wait()
                 rows = (data, words, shape)
@@ -302,6 +301,7 @@ class ElasticBuffer:
                     counts, moved = b._move_as_counted(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, guess)
                 else:
                     moved = b._move(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, False, routing.exchange)
+                kept = topk_idx.clone() if do_handle_copy else topk_idx
                 handle = EPHandle(routing.handle, do_expand, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
             out, out_words, index, weights = moved
             out_scales = None if scales is None else out_words[:, :scales.size(1)].view(scales.dtype)
