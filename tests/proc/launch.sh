@@ -120,7 +120,9 @@ launcher=$!
 until [ "$(grep -c begun "$dir/run.out")" = 2 ]; do
 	sleep 0.02
 done
-kill -9 "$(cat "/proc/$launcher/task/$launcher/children")"
+# Not from /proc/PID/task/TID/children, which misses a child now and then.
+agent=""
+until [ -n "$agent" ] && kill -9 "$agent"; do agent=$(pgrep -P "$launcher"); done
 wait "$launcher" && fail "a killed agent was not noticed"
 says '^ep-fabric launch: localhost: its agent was killed by signal 9'
 ended "$word"
