@@ -121,8 +121,7 @@ bed_begin()
 			bash -c "$BED_INIT" bash "$name" "$BED" "${keep[@]}" </dev/null >"$BED/$name.log" 2>&1 &
 		BED_PID[$name.unshare]=$!
 		bed_ready "$name" $! || { cat "$BED/$name.log" >&2 && return 1; }
-		BED_PID[$name]=$(cat "/proc/$!/task/$!/children") || return 1
-		BED_PID[$name]=${BED_PID[$name]// /}
+		BED_PID[$name]=$(pgrep -P $!) || return 1
 		echo "${BED_PID[$name]}" >"$BED/$name.pid"
 		for ((cable = 1; cable <= cables; cable++)); do
 			bed_cable "$name" "$i" "$cable" || return 1

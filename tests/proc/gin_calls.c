@@ -2,8 +2,13 @@
 /* The tables of the plug-in's one-sided interface, as one (gin_calls.h). */
 #include "tests/proc/gin_calls.h"
 
+#include "tools/nccl/handle.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 time_t now_s(void)
@@ -57,6 +62,21 @@ bool has_get(const struct rank *r)
 	return r->g->version >= 13;
 }
 
+/* The ranks will meet at a port of this rank, which listens on all addresses: nobody may take it at any of them before. */
+static void check_port(const struct rank *r)
+{
+	struct epf_nccl_handle h;
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || epf_nccl_handle_read(r->board->handle[r->me], EPF_NCCL_HANDLE_GROUP, &h))
+		quit(r, "no socket, or no handle");
+	at.sin_port = htons(epf_net_port(&h.address));
+	if (bind(fd, (const struct sockaddr *)&at, sizeof(at)) == 0)
+		quit(r, "the port where the ranks meet can be taken by others");
+	close(fd);
+}
+
 int open_group(struct rank *r)
 {
 	void *handles[RANKS], *listener;
@@ -71,6 +91,7 @@ int open_group(struct rank *r)
 		rc = V13(r)->listen(r->context, 0, r->board->handle[r->me], &listener);
 	if (rc || n != 1)
 		return -1;
+	check_port(r);
 	meet(r, 0);
 	memcpy(all, r->board->handle, sizeof(all));
 	for (unsigned i = 0; i < r->g->ranks; i++)

@@ -8,6 +8,7 @@
 #include "fabric/base/log.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,26 +24,40 @@ static int no_memory(const char *what)
 	return epf_fail(EPF_R_NO_MEMORY, "nccl: %s", what);
 }
 
+/*
+ * Keeps a port from others until the rendezvous server has it; both must say that they may share it. On all addresses where the server listens on all: a port that
+ * is free at one of them may be taken at another.
+ */
+static int keep_port(struct epf_group_listener *l, struct epf_net_addr *address)
+{
+	struct epf_net_addr at =
+		epf_net_is_loopback(address) ? *address : epf_net_any(address->sa.sa_family, 0);
+	int on = 1, off = 0;
+
+	epf_net_set_port(&at, 0);
+	l->fd = socket(at.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
+	    (at.sa.sa_family == AF_INET6 &&
+	     setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off))) ||
+	    bind(l->fd, &at.sa, at.len) || getsockname(l->fd, &at.sa, &at.len))
+		return epf_fail_sys(EPF_R_SYSTEM, errno, "nccl: an address for the ranks to meet");
+	epf_net_set_port(address, epf_net_port(&at));
+	return 0;
+}
+
 int epf_group_listen(void *handle, struct epf_group_listener **out)
 {
 	struct epf_group_listener *l = calloc(1, sizeof(*l));
 	struct epf_nccl_handle *h;
-	int on = 1;
+	int rc;
 
 	if (!l)
 		return no_memory("a listening object");
 	h = &l->handle;
 	h->kind = EPF_NCCL_HANDLE_GROUP;
 	h->address = epf_plug.address;
-	epf_net_set_port(&h->address, 0);
-	l->fd = socket(h->address.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	/* Keeps the port from others until the server has it; both must say that they may share it. */
-	if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-	    bind(l->fd, &h->address.sa, h->address.len) ||
-	    getsockname(l->fd, &h->address.sa, &h->address.len)) {
-		int rc =
-			epf_fail_sys(EPF_R_SYSTEM, errno, "nccl: an address for the ranks to meet");
-
+	rc = keep_port(l, &h->address);
+	if (rc) {
 		epf_group_close_listen(l);
 		return rc;
 	}
