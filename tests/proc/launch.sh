@@ -122,7 +122,10 @@ until [ "$(grep -c begun "$dir/run.out")" = 2 ]; do
 done
 # Not from /proc/PID/task/TID/children, which misses a child now and then.
 agent=""
-until [ -n "$agent" ] && kill -9 "$agent"; do agent=$(pgrep -P "$launcher"); done
+until [ -n "$agent" ] && kill -9 "$agent"; do
+	kill -0 "$launcher" 2>/dev/null || fail "the launcher ended before its agent was killed"
+	agent=$(pgrep -P "$launcher")
+done
 wait "$launcher" && fail "a killed agent was not noticed"
 says '^ep-fabric launch: localhost: its agent was killed by signal 9'
 ended "$word"
