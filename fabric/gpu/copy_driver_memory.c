@@ -30,7 +30,7 @@ struct piece {
 	struct epf_gpu_dev *dev;    /* by which it was made */
 	bool imported, ipc, is_own; /* is_own: dev has a context of its own */
 	unsigned refs;
-	uint8_t handle[64]; /* IPC: an allocation may be imported once only */
+	uint8_t handle[64]; /* IPC: an allocation may be mapped once for a device */
 };
 
 static struct {
@@ -323,64 +323,75 @@ int epf_copy_driver_mem_device(const struct epf_copy_handle *h)
 	return 0;
 }
 
-static int import_ipc(struct epf_gpu_dev *dev, const struct epf_copy_handle *h, struct piece *p)
+/* One more use of an allocation with an IPC handle, if it is mapped: for this device, or with device -1 for any. Returns where, or 0, and for which. */
+static uint64_t use_mapped(const struct epf_copy_handle *h, int device, int *holder)
+{
+	uint64_t base = 0;
+
+	pthread_mutex_lock(&driver.lock);
+	for (struct piece *k = driver.pieces; k && !base; k = k->next)
+		if (k->ipc && (device < 0 || k->device == device) &&
+		    memcmp(k->handle, h->ipc, sizeof(k->handle)) == 0) {
+			k->refs++;
+			base = k->base;
+			*holder = k->device;
+		}
+	pthread_mutex_unlock(&driver.lock);
+	return base;
+}
+
+/*
+ * Maps an allocation with an IPC handle for a device: neither copy engines nor kernels of one use what is mapped for another at full speed, or at all. Where
+ * the driver maps it for one only, the other may be let there.
+ */
+static int import_ipc(struct epf_gpu_dev *dev, int device, const struct epf_copy_handle *h,
+		      struct piece *p)
 {
 	struct epf_gpu_ipc ipc = { .base_bytes = h->bytes };
-	int rc;
+	struct epf_gpu_dev *other;
+	int rc, holder;
 
 	memcpy(ipc.handle, h->ipc, sizeof(ipc.handle));
 	memcpy(p->handle, h->ipc, sizeof(p->handle));
 	p->ipc = true;
 	rc = dev->ops->mem_import_ipc(dev, &ipc, &p->mem);
-	p->base = p->mem.addr;
-	return rc;
-}
-
-/* An allocation that is mapped for one device already: kernels of another one may use it from now on, if the machine lets them. */
-static void let_reach(struct epf_gpu_dev *dev, int device, int holder)
-{
-	struct epf_gpu_dev *other;
-
-	if (device == holder || epf_copy_driver_get(holder, &other))
-		return;
-	if (dev->ops->peer_enable(dev, other))
+	if (!rc)
+		return 0;
+	p->base = use_mapped(h, -1, &holder);
+	if (!p->base)
+		return rc;
+	epf_dbg("GPU %d maps no memory that GPU %d has mapped: %s", device, holder,
+		epf_last_error());
+	if (!epf_copy_driver_get(holder, &other) && dev->ops->peer_enable(dev, other))
 		epf_note("GPU %d cannot use memory that is mapped for GPU %d: %s", device, holder,
 			 epf_last_error());
+	return 0;
 }
 
-/* is_own: of memory with a descriptor; an allocation with an IPC handle is mapped once a process. */
+/* is_own: of memory with a descriptor; an allocation with an IPC handle is mapped for the program's context. */
 static int import(const struct epf_copy_handle *h, int device, bool is_own, uint64_t *addr)
 {
-	int holder = device;
 	struct piece p = { .device = device, .imported = true };
 	struct epf_gpu_dev *dev;
-	int rc = get(device, is_own && h->kind == EPF_COPY_FD, &dev);
+	int rc = get(device, is_own && h->kind == EPF_COPY_FD, &dev), holder;
 
 	if (!rc && h->kind == EPF_COPY_LOCAL)
 		rc = epf_fail(EPF_R_GPU_MEMORY,
 			      "GPU memory: its allocator did not make it for sharing");
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&driver.lock);
-	for (struct piece *k = driver.pieces; k && h->kind == EPF_COPY_IPC; k = k->next)
-		if (k->ipc && memcmp(k->handle, h->ipc, sizeof(k->handle)) == 0) {
-			k->refs++;
-			p.base = k->base;
-			holder = k->device;
-			break;
-		}
-	pthread_mutex_unlock(&driver.lock);
+	if (h->kind == EPF_COPY_IPC) {
+		p.base = use_mapped(h, device, &holder);
+		rc = p.base ? 0 : import_ipc(dev, device, h, &p);
+	} else {
+		rc = dev->ops->mem_import_fd(dev, h->fd, h->bytes, &p.mem);
+	}
+	if (rc)
+		return rc;
 	if (p.base) {
-		let_reach(dev, device, holder);
 		*addr = p.base + h->offset;
 		return 0;
 	}
-	if (h->kind == EPF_COPY_IPC)
-		rc = import_ipc(dev, h, &p);
-	else
-		rc = dev->ops->mem_import_fd(dev, h->fd, h->bytes, &p.mem);
-	if (rc)
-		return rc;
 	p.base = p.mem.addr;
 	p.dev = dev;
 	p.is_own = is_own && h->kind == EPF_COPY_FD;

@@ -189,8 +189,8 @@ static int read_entry(const struct epf_emu_seg *seg, uint32_t key, struct epf_em
 }
 
 /*
- * A region of this process, known already; mapped once more for the copies of another device. Copy engines need that only for memory made for
- * sharing.
+ * A region of this process, known already; mapped once more for the copies of another device. Copy engines take what was not made for sharing as it is;
+ * kernels cannot.
  */
 static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *seg, uint32_t key,
 		    int device, bool kernels, struct import *im)
@@ -210,7 +210,7 @@ static int find_own(const struct epf_copy_ops *ops, const struct epf_emu_seg *se
 				key);
 	rc = epf_emu_import_own(mem);
 	if (!rc && device >= 0 && device != mem->device &&
-	    (kernels || mem->handle.kind == EPF_COPY_FD)) {
+	    (kernels || mem->handle.kind != EPF_COPY_LOCAL)) {
 		im->handle = mem->handle;
 		rc = ops->mem_import(&im->handle, device, &im->at);
 		im->handle.fd = -1;

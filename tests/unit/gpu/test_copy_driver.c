@@ -6,6 +6,7 @@
 #include "fabric/gpu/copy_driver_priv.h"
 #include "fabric/gpu/fake.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -203,6 +204,68 @@ static void test_memory_of_the_usual_context(void **state)
 	usual->mem_free(memory);
 }
 
+/* The second device of test_memory_for_each_device: whether it maps memory with an IPC handle, and who was let to whose. */
+static struct {
+	struct epf_gpu_ops ops;
+	bool maps_none;
+	int let, to;
+} second;
+
+static int import_or_not(struct epf_gpu_dev *dev, const struct epf_gpu_ipc *ipc,
+			 struct epf_gpu_mem *out)
+{
+	return second.maps_none ? -EIO : epf_gpu_fake_ops.mem_import_ipc(dev, ipc, out);
+}
+
+static int note_peer(struct epf_gpu_dev *dev, struct epf_gpu_dev *peer)
+{
+	second.let = dev->index;
+	second.to = peer->index;
+	return 0;
+}
+
+/* Memory with an IPC handle is mapped for each device that uses it, once; where the driver does not, a device uses another one's mapping. */
+static void test_memory_for_each_device(void **state)
+{
+	const struct epf_copy_ops *ops = &epf_copy_driver;
+	uint64_t at[2], again, word = 0x1122334455667788u;
+	struct epf_gpu_dev *dev[2];
+	struct epf_gpu_mem mem;
+	struct epf_copy_handle h;
+
+	assert_int_equal(epf_copy_driver_get(0, &dev[0]), 0);
+	assert_int_equal(epf_copy_driver_get(1, &dev[1]), 0);
+	second.ops = epf_gpu_fake_ops;
+	second.ops.mem_import_ipc = import_or_not;
+	second.ops.peer_enable = note_peer;
+	dev[1]->ops = &second.ops;
+	assert_int_equal(epf_gpu_fake_ops.mem_alloc(dev[0], BYTES, 0, &mem), 0);
+	memcpy((void *)(uintptr_t)(mem.addr + OFFSET), &word, sizeof(word));
+	assert_int_equal(ops->mem_export((void *)(uintptr_t)(mem.addr + OFFSET), 4096, &h), 0);
+	assert_int_equal(h.kind, EPF_COPY_IPC);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ops->mem_import(&h, i, &at[i]), 0);
+		assert_memory_equal((void *)(uintptr_t)at[i], &word, sizeof(word));
+		assert_int_equal(ops->mem_import(&h, i, &again), 0);
+		assert_int_equal(again, at[i]);
+		ops->mem_unimport(&h, again);
+	}
+	assert_int_not_equal(at[0], at[1]);
+	assert_int_equal(second.let, 0);
+	ops->mem_unimport(&h, at[1]);
+	second.maps_none = true;
+	assert_int_equal(ops->mem_import(&h, 1, &at[1]), 0);
+	assert_int_equal(at[1], at[0]);
+	assert_int_equal(second.let, 1);
+	assert_int_equal(second.to, 0);
+	ops->mem_unimport(&h, at[1]);
+	assert_memory_equal((void *)(uintptr_t)at[0], &word, sizeof(word)); /* still mapped */
+	ops->mem_unimport(&h, at[0]);
+	assert_true(ops->mem_import(&h, 1, &at[1]) < 0);
+	dev[1]->ops = &epf_gpu_fake_ops;
+	epf_gpu_fake_ops.mem_free(dev[0], &mem);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -210,6 +273,7 @@ int main(void)
 		cmocka_unit_test(test_additions),
 		cmocka_unit_test(test_additions_there_only),
 		cmocka_unit_test(test_a_queue_does_one_thing),
+		cmocka_unit_test(test_memory_for_each_device),
 	};
 
 	return cmocka_run_group_tests(tests, open_gpu, NULL);
