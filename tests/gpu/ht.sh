@@ -119,7 +119,11 @@ internode()
 }
 export -f internode
 export deepep_tests
-[ -z "$deepep_tests" ] || part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048 --test-ll-compatibility'
+if [ -n "$deepep_tests" ] && [[ deepep-internode =~ $only ]]; then
+	[ "$ranks" -gt "$gpus" ] || with_mps on # sixteen processes share the GPUs in any case
+	ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048 --test-ll-compatibility'
+	[ "$ranks" -gt "$gpus" ] || with_mps off
+fi
 stop_daemon
 # MPS ends all clients with one that is killed: without it processes share a GPU by time slices.
 [ "$ranks" -le "$gpus" ] || with_mps off
