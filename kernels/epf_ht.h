@@ -77,8 +77,8 @@ struct epf_ht_routing {
 	uint32_t align;   /* counts of experts are rounded up to a multiple of it; 0 is 1 */
 	uint32_t
 		guess; /* notify: `received` and `room` of a dispatch that is launched with EPF_HT_IF_IT_FITS before the counts are known; 0: none is */
-	uint32_t reserved;
-	const int64_t *topk_idx; /* layout: [tokens][topk] */
+	uint32_t flags;          /* notify: EPF_HT_NO_LAYOUT */
+	const int64_t *topk_idx; /* [tokens][topk]; notify: with EPF_HT_NO_LAYOUT */
 	uint8_t *in_rank;        /* [tokens][ranks]; layout writes it, notify reads it */
 	int32_t *per_rank;       /* layout: [ranks] tokens for each rank */
 	int32_t *per_node; /* layout: [ceil(ranks / 8)] tokens for each group of 8 ranks, or NULL */
@@ -94,6 +94,9 @@ struct epf_ht_routing {
 	 */
 	int64_t *host;
 };
+
+/* There was no layout in front: notify looks at topk_idx itself, writes in_rank, and does not read per_expert. On one node only. */
+#define EPF_HT_NO_LAYOUT 1u
 
 /* Bits of a notify's word [5], the same at all ranks. */
 #define EPF_HT_GROWN 1 /* a rank wants segments to be mapped */
@@ -124,9 +127,9 @@ struct epf_ht_dispatch {
 	uint32_t blocks; /* multiprocessors to use at most; 0: chosen */
 	uint32_t
 		across; /* rows that cross between nodes, of the rank that has most; the same at all ranks */
-	uint32_t forwarded; /* rows of links */
-	uint32_t flags;     /* EPF_HT_IF_IT_FITS */
-	uint32_t reserved;
+	uint32_t forwarded;    /* rows of links */
+	uint32_t flags;        /* EPF_HT_IF_IT_FITS */
+	uint32_t first_number; /* with out_numbers: of this rank's first token; the others follow */
 	const int64_t *
 		host; /* of the notify in front, whose counts are waited for; NULL: they are known */
 	const int32_t *place;
@@ -141,10 +144,13 @@ struct epf_ht_dispatch {
 	const int64_t *topk_idx;  /* [tokens][row.topk] */
 	const float *weights;     /* [tokens][row.topk], or NULL */
 	/* Outputs. Rows behind the last one that arrives are not written, but for out_index: -1 */
-	void *out;          /* [received][row.bytes], 16-byte aligned */
-	void *out_scales;   /* [received][row.scale_words] */
-	int64_t *out_index; /* [received][row.topk]: experts as this rank numbers them, or -1 */
-	float *out_weights; /* [received][row.topk]: 0 where out_index is -1 */
+	void *out;        /* [received][row.bytes], 16-byte aligned */
+	void *out_scales; /* word w of a row's scales at [row * out_stride[0] + w * out_stride[1]] */
+	uint64_t out_stride[2]; /* in words */
+	uint32_t *
+		out_numbers; /* [received]: the number that its rank has given each row; at all ranks or at none. NULL: none. Rows then need windows, and memory between nodes, of one scale more */
+	int64_t *out_index;  /* [received][row.topk]: experts as this rank numbers them, or -1 */
+	float *out_weights;  /* [received][row.topk]: 0 where out_index is -1 */
 };
 
 /* A combine of BF16 rows. */

@@ -24,8 +24,7 @@ EPF_DEV_FN void ht_stage_chunk(const struct ht_job *j, const struct ht_chunks *c
 	if (k)
 		return;
 	for (uint32_t i = epf_lane(); i < j->scale_words; i += LL_LANES)
-		HT_AT(uint32_t, to + j->rec.scales)
-	[i] = HT_AT(const uint32_t, e.scales)[i * e.stride];
+		HT_AT(uint32_t, to + j->rec.scales)[i] = ht_extra_word(&e, i);
 	for (uint32_t i = epf_lane(); i < j->topk; i += LL_LANES) {
 		HT_AT(int64_t, to + j->rec.index)[i] = HT_AT(const int64_t, e.index)[i];
 		HT_AT(uint32_t, to + j->rec.weights)
@@ -154,22 +153,54 @@ EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
 
 /* ---- receiving ---- */
 
-/* What travels with rows [first, end), from the window to the outputs; all threads of the grid. */
-EPF_DEV_FN void ht_take_extras(const struct ht_job *j, uint32_t first, uint32_t end)
-{
-	uint64_t step = (uint64_t)ht_warps(j) * LL_LANES;
-	uint64_t me = (uint64_t)ht_warp(j) * LL_LANES + epf_lane();
+#define HT_TAKEN 8u /* words of a thread whose loads are under way together */
 
-	for (uint64_t i = (uint64_t)first * j->scale_words + me; i < (uint64_t)end * j->scale_words;
-	     i += step)
-		HT_AT(uint32_t, j->out_scales)
-	[i] = HT_AT(const uint32_t, j->window + j->lay.scales)[i];
-	for (uint64_t i = (uint64_t)first * j->topk + me; i < (uint64_t)end * j->topk; i += step) {
-		HT_AT(int64_t, j->out_index)
-		[i] = HT_AT(const int32_t, j->window + j->lay.index)[i];
-		if (j->out_weights)
-			HT_AT(uint32_t, j->out_weights)
-		[i] = HT_AT(const uint32_t, j->window + j->lay.weights)[i];
+/* Scales of rows [first, end) and their numbers, from the window to the outputs; all threads of the grid. */
+EPF_DEV_FN void ht_take_words(const struct ht_job *j, uint32_t first, uint32_t end)
+{
+	const uint32_t *from =
+		HT_AT(const uint32_t, j->window + j->lay.scales) + (uint64_t)first * j->scale_words;
+	uint32_t n = (end - first) * j->scale_words, step = ht_warps(j) * LL_LANES;
+
+	for (uint32_t at = ht_warp(j) * LL_LANES + epf_lane(); at < n; at += HT_TAKEN * step) {
+		uint32_t w[HT_TAKEN];
+
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_TAKEN; i++)
+			w[i] = at + i * step < n ? from[at + i * step] : 0;
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_TAKEN; i++)
+			if (at + i * step < n)
+				ht_put_word(j, first + (at + i * step) / j->scale_words,
+					    (at + i * step) % j->scale_words, w[i]);
+	}
+}
+
+/* The same of their entries. */
+EPF_DEV_FN void ht_take_entries(const struct ht_job *j, uint32_t first, uint32_t end)
+{
+	uint64_t step = (uint64_t)ht_warps(j) * LL_LANES, n = (uint64_t)end * j->topk;
+	uint64_t at = (uint64_t)first * j->topk + (uint64_t)ht_warp(j) * LL_LANES + epf_lane();
+	const uint32_t *weight = HT_AT(const uint32_t, j->window + j->lay.weights);
+	const int32_t *index = HT_AT(const int32_t, j->window + j->lay.index);
+
+	for (; at < n; at += HT_TAKEN * step) {
+		uint32_t w[HT_TAKEN];
+		int32_t e[HT_TAKEN];
+
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_TAKEN; i++) {
+			e[i] = at + i * step < n ? index[at + i * step] : -1;
+			w[i] = j->out_weights && at + i * step < n ? weight[at + i * step] : 0;
+		}
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_TAKEN; i++) {
+			if (at + i * step >= n)
+				continue;
+			HT_AT(int64_t, j->out_index)[at + i * step] = e[i];
+			if (j->out_weights)
+				HT_AT(uint32_t, j->out_weights)[at + i * step] = w[i];
+		}
 	}
 }
 
@@ -208,7 +239,8 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 		end = end < j->received ? end : j->received;
 		if (first >= end || ht_via(j, s, j->node) == j->rank)
 			continue;
-		ht_take_extras(j, first, end);
+		ht_take_words(j, first, end);
+		ht_take_entries(j, first, end);
 		if (j->segment)
 			continue;
 		items = (uint64_t)(end - first) * c.count;

@@ -31,6 +31,17 @@ EPF_DEV_FN uint32_t ht_align_up(const struct ht_job *j, uint32_t rows)
 	return (rows + j->align - 1u) / j->align * j->align;
 }
 
+/* Entries of a run from `at` on, HT_AHEAD a lane, whose loads are under way together; -1 behind its end. */
+EPF_DEV_FN void ht_load_run(struct ht_run r, uint32_t at, const int64_t *entry, int64_t *e)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_AHEAD; i++) {
+		uint32_t a = at + i * LL_LANES + epf_lane();
+
+		e[i] = a < r.end ? entry[a] : -1;
+	}
+}
+
 /* Counts all entries by expert in `tally`; returns how many of them this warp's run has for one. */
 EPF_DEV_FN uint32_t ht_tally_run(const struct ht_job *j, struct ht_run r, uint32_t expert,
 				 uint32_t *tally)
@@ -41,12 +52,7 @@ EPF_DEV_FN uint32_t ht_tally_run(const struct ht_job *j, struct ht_run r, uint32
 	for (uint32_t at = r.first; at < r.end; at += HT_AHEAD * LL_LANES) {
 		int64_t e[HT_AHEAD];
 
-		LL_UNROLL
-		for (uint32_t i = 0; i < HT_AHEAD; i++) {
-			uint32_t a = at + i * LL_LANES + epf_lane();
-
-			e[i] = a < r.end ? entry[a] : -1;
-		}
+		ht_load_run(r, at, entry, e);
 		LL_UNROLL
 		for (uint32_t i = 0; i < HT_AHEAD; i++) {
 			if (e[i] >= 0 && e[i] < (int64_t)j->local)
@@ -63,17 +69,23 @@ EPF_DEV_FN void ht_number_run(const struct ht_job *j, struct ht_run r, uint32_t 
 {
 	const int64_t *entry = HT_AT(const int64_t, j->topk_idx);
 
-	for (uint32_t at = r.first; at < r.end; at += LL_LANES) {
-		uint32_t a = at + epf_lane();
-		int64_t e = a < r.end ? entry[a] : -1;
-		int is_mine = a < r.end && e == (int64_t)expert;
-		epf_lanes m = epf_lanes_where(is_mine);
+	for (uint32_t at = r.first; at < r.end; at += HT_AHEAD * LL_LANES) {
+		int64_t e[HT_AHEAD];
 
-		if (is_mine)
-			HT_AT(int32_t, j->place)[a] = (int32_t)(next + epf_lanes_before(m));
-		else if (expert == 0 && a < r.end && (e < 0 || e >= (int64_t)j->local))
-			HT_AT(int32_t, j->place)[a] = -1;
-		next += epf_lanes_count(m);
+		ht_load_run(r, at, entry, e);
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_AHEAD; i++) {
+			uint32_t a = at + i * LL_LANES + epf_lane();
+			int is_mine = a < r.end && e[i] == (int64_t)expert;
+			epf_lanes m = epf_lanes_where(is_mine);
+
+			if (is_mine)
+				HT_AT(int32_t, j->place)[a] = (int32_t)(next + epf_lanes_before(m));
+			else if (expert == 0 && a < r.end &&
+				 (e[i] < 0 || e[i] >= (int64_t)j->local))
+				HT_AT(int32_t, j->place)[a] = -1;
+			next += epf_lanes_count(m);
+		}
 	}
 }
 

@@ -1,124 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where rows go, before any moves. ht_layout() counts the routing of a batch. ht_notify() exchanges the counts: once every rank knows them, each sender
- * knows the final index of each of its rows at every receiver, and where rows lie on their way.
+ * Where rows go, before any moves: ht_notify() exchanges the counts of a batch. Once every rank knows them, each sender knows the final index of each of its
+ * rows at every receiver, and where rows lie on their way.
  */
 #ifndef EPF_KERNELS_HT_PLAN_CUH
 #define EPF_KERNELS_HT_PLAN_CUH
 
-#include "kernels/ht/epf_ht_net.cuh"
-
-#define HT_THREADS 512u /* at most, of a block */
-
-/* ---- layout: one block a rank, then one a node ---- */
-
-#define HT_AHEAD 8u /* entries of a thread whose loads are under way together */
-
-/*
- * Looks at all entries for experts in [first, first + count): sets the tokens' bytes, and counts each expert in `tally`. The threads of a block look at
- * neighbouring entries.
- */
-EPF_DEV_FN void ht_look_at_entries(const struct ht_job *j, uint32_t first, uint32_t count,
-				   uint8_t *in, uint32_t stride, uint32_t *tally)
-{
-	const int64_t *entry = HT_AT(const int64_t, j->topk_idx);
-	uint32_t n = j->tokens * j->topk, all = j->ranks * j->local;
-
-	for (uint32_t at = epf_thread_in_block(); at < n; at += HT_AHEAD * j->threads) {
-		int64_t e[HT_AHEAD];
-
-		LL_UNROLL
-		for (uint32_t i = 0; i < HT_AHEAD; i++)
-			e[i] = at + i * j->threads < n ? entry[at + i * j->threads] : -1;
-		LL_UNROLL
-		for (uint32_t i = 0; i < HT_AHEAD; i++) {
-			if (e[i] >= (int64_t)first && e[i] < (int64_t)first + count) {
-				in[(uint64_t)((at + i * j->threads) / j->topk) * stride] = 1;
-				epf_add32_block(&tally[e[i] - first], 1u);
-			} else if (first == 0 && (e[i] < -1 || e[i] >= (int64_t)all)) {
-				ht_complain(j, HT_BAD_EXPERT, all, (uint64_t)e[i]);
-			}
-		}
-	}
-}
-
-/* Counts the bytes that are set, in all threads of the block; *tokens is shared. */
-EPF_DEV_FN void ht_count_tokens(const struct ht_job *j, const uint8_t *in, uint32_t stride,
-				uint32_t *tokens)
-{
-	uint32_t n = 0;
-
-	for (uint32_t t = epf_thread_in_block(); t < j->tokens; t += j->threads)
-		n += in[(uint64_t)t * stride];
-	if (n)
-		epf_add32_block(tokens, n);
-}
-
-EPF_DEV_FN void ht_layout_rank(const struct ht_job *j, uint32_t rank)
-{
-	EPF_DEV_SHARED uint32_t tally[HT_LOCAL_MAX];
-	EPF_DEV_SHARED uint32_t tokens;
-	uint8_t *in = HT_AT(uint8_t, j->in_rank) + rank;
-
-	epf_block_barrier();
-	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
-		tally[e] = 0;
-	for (uint32_t t = epf_thread_in_block(); t < j->tokens; t += j->threads)
-		in[(uint64_t)t * j->ranks] = 0;
-	if (epf_thread_in_block() == 0)
-		tokens = 0;
-	epf_block_barrier();
-	ht_look_at_entries(j, rank * j->local, j->local, in, j->ranks, tally);
-	epf_block_barrier();
-	ht_count_tokens(j, in, j->ranks, &tokens);
-	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
-		HT_AT(uint32_t, j->per_expert)[rank * j->local + e] = tally[e];
-	epf_block_barrier();
-	if (epf_thread_in_block() == 0)
-		HT_AT(uint32_t, j->per_rank)[rank] = tokens;
-}
-
-/* Whether a token has an entry for an expert in [first, first + count). */
-EPF_DEV_FN int ht_names(const struct ht_job *j, uint32_t token, uint32_t first, uint32_t count)
-{
-	const int64_t *entry = HT_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
-	int any = 0;
-
-	for (uint32_t k = 0; k < j->topk; k++)
-		any |= entry[k] >= (int64_t)first && entry[k] < (int64_t)first + count;
-	return any;
-}
-
-EPF_DEV_FN void ht_layout_node(const struct ht_job *j, uint32_t node)
-{
-	EPF_DEV_SHARED uint32_t tokens;
-	uint32_t n = 0;
-
-	epf_block_barrier();
-	if (epf_thread_in_block() == 0)
-		tokens = 0;
-	epf_block_barrier();
-	for (uint32_t t = epf_thread_in_block(); t < j->tokens; t += j->threads)
-		n += (uint32_t)ht_names(j, t, node * HT_NODE * j->local, HT_NODE * j->local);
-	epf_add32_block(&tokens, n);
-	epf_block_barrier();
-	if (epf_thread_in_block() == 0)
-		HT_AT(uint32_t, j->per_node)[node] = tokens;
-}
-
-EPF_DEV_FN void ht_layout(const struct ht_job *j)
-{
-	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
-		tally_begin(j->tally, j->call, 1, 1);
-	if (epf_block_number() < j->ranks)
-		ht_layout_rank(j, epf_block_number());
-	else
-		ht_layout_node(j, epf_block_number() - j->ranks);
-	if (epf_thread_in_block() == 0)
-		ht_phase(j, EPF_WHY_COPY);
-}
-
-/* ---- notify: one block a rank, then with several nodes one a node ---- */
+#include "kernels/ht/epf_ht_layout.cuh"
 
 /* Does a token go to a rank, or, from number `ranks` on, to a node? */
 EPF_DEV_FN int ht_goes(const struct ht_job *j, uint32_t token, uint32_t to)
@@ -149,40 +37,74 @@ EPF_DEV_FN void ht_note_place(const struct ht_job *j, uint32_t token, uint32_t t
 }
 
 /*
- * Numbers the rows for one rank or node in ascending token. Each thread takes neighbouring tokens. Returns how many there are, in all threads.
+ * Numbers the rows of a batch that begins at token `first` for one rank or node, from `next` on, in ascending token: step by step, in each by warp, in each by
+ * lane. Returns the number behind the last one, in all threads.
  */
+EPF_DEV_FN uint32_t ht_number_batch(const struct ht_job *j, uint32_t to, uint32_t first,
+				    uint32_t next)
+{
+	EPF_DEV_SHARED uint32_t rows[HT_STEPS][HT_WARPS], step[HT_STEPS];
+	uint32_t me = epf_thread_in_block(), warp = me / LL_LANES, warps = j->threads / LL_LANES;
+	uint32_t goes = 0;
+
+	LL_UNROLL
+	for (uint32_t s = 0; s < HT_STEPS; s++) {
+		uint32_t at = s * j->threads + me;
+
+		if (first + at < j->tokens && ht_goes(j, first + at, to))
+			goes |= 1u << s;
+	}
+	epf_block_barrier();
+	LL_UNROLL
+	for (uint32_t s = 0; s < HT_STEPS; s++) {
+		uint32_t n = epf_lanes_count(epf_lanes_where(goes >> s & 1u));
+
+		if (epf_lane() == 0)
+			rows[s][warp] = n;
+	}
+	epf_block_barrier();
+	for (uint32_t s = me; s < HT_STEPS; s += j->threads) {
+		uint32_t sum = 0;
+
+		for (uint32_t w = 0; w < warps; w++) {
+			uint32_t n = rows[s][w];
+
+			rows[s][w] = sum;
+			sum += n;
+		}
+		step[s] = sum;
+	}
+	epf_block_barrier();
+	LL_UNROLL
+	for (uint32_t s = 0; s < HT_STEPS; s++) {
+		uint32_t token = first + s * j->threads + me, is_one = goes >> s & 1u;
+		uint32_t place =
+			next + rows[s][warp] + epf_lanes_before(epf_lanes_where((int)is_one));
+
+		if (token < j->tokens)
+			ht_note_place(j, token, to, is_one ? (int32_t)place : -1);
+		next += step[s];
+	}
+	return next;
+}
+
+/* Numbers the rows for one rank or node in ascending token. Returns how many there are, in all threads of the block. */
 EPF_DEV_FN uint32_t ht_number_rows(const struct ht_job *j, uint32_t to)
 {
-	EPF_DEV_SHARED uint32_t sums[HT_THREADS];
-	uint32_t me = epf_thread_in_block();
-	uint32_t each = (j->tokens + j->threads - 1u) / j->threads;
-	uint32_t first = me * each, end = first + each < j->tokens ? first + each : j->tokens;
-	uint32_t n = 0, total;
+	uint32_t rows = 0;
 
-	for (uint32_t t = first; t < end; t++)
-		n += (uint32_t)ht_goes(j, t, to);
+	for (uint32_t first = 0; first < j->tokens; first += ht_batch(j))
+		rows = ht_number_batch(j, to, first, rows);
 	epf_block_barrier();
-	sums[me] = n;
-	epf_block_barrier();
-	/* Sums over all threads up to this one, doubling the distance each time. */
-	for (uint32_t d = 1; d < j->threads; d *= 2u) {
-		uint32_t other = me >= d ? sums[me - d] : 0;
-
-		epf_block_barrier();
-		sums[me] += other;
-		epf_block_barrier();
-	}
-	total = sums[j->threads - 1u];
-	n = sums[me] - n;
-	for (uint32_t t = first; t < end; t++)
-		ht_note_place(j, t, to, ht_goes(j, t, to) ? (int32_t)n++ : -1);
-	epf_block_barrier();
-	return total;
+	return rows;
 }
 
 /* Writes this rank's rows for a rank or node, for every rank, and a rank's entries of its experts, for that rank. */
 EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t to, uint32_t rows)
 {
+	const uint32_t *entries =
+		j->looks ? ht_entries() : HT_AT(const uint32_t, j->per_expert) + to * j->local;
+
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
 		epf_st32_relaxed_sys(ht_counts_for(j, call, r) + to, rows);
 	if (to >= j->ranks)
@@ -192,7 +114,7 @@ EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t t
 				     j->guess << 1 | j->grown);
 	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
 		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_experts(j) + e,
-				     HT_AT(const uint32_t, j->per_expert)[to * j->local + e]);
+				     entries[e]);
 }
 
 /* Rows that a rank sends to another, or, from number `ranks` on, to a node. */
@@ -201,75 +123,152 @@ EPF_DEV_FN uint32_t ht_count(const struct ht_job *j, uint64_t call, uint32_t fro
 	return ht_counts_of(j, call, from)[to];
 }
 
-/* What the CPU waits for, but for the numbers of ht_say_sizes(). */
-EPF_DEV_FN void ht_say_counts(const struct ht_job *j, uint64_t call, int late)
+#define HT_READ 8u /* counts of a thread whose loads are under way together */
+
+/* The sum of a word of the counts of all ranks; with `column` also the sums so far, one for each rank, as words of the matrix. */
+EPF_DEV_FN uint32_t ht_sum_counts(const struct ht_job *j, uint64_t call, uint32_t word,
+				  uint32_t *column)
 {
-	uint64_t *host = HT_AT(uint64_t, j->host);
+	uint32_t sum = 0;
 
-	for (uint32_t e = epf_thread_in_block(); host && e < j->local; e += j->threads) {
-		uint64_t sum = 0;
+	for (uint32_t first = 0; first < j->ranks; first += HT_READ) {
+		uint32_t n[HT_READ];
 
-		for (uint32_t i = 0; i < j->ranks && !late; i++)
-			sum += ht_counts_of(j, call, i)[ht_counts_experts(j) + e];
-		epf_st_relaxed_sys(&host[HT_HOST + e], (sum + j->align - 1u) / j->align * j->align);
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_READ; i++)
+			n[i] = first + i < j->ranks ? ht_count(j, call, first + i, word) : 0;
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_READ; i++) {
+			sum += n[i];
+			if (column && first + i < j->ranks)
+				column[(first + i) * j->ranks] = sum;
+		}
 	}
+	return sum;
 }
 
-/* The most rows that a window holds, of any rank: those received in a dispatch, and those that a combine adds. And the most that cross between nodes. */
-EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, uint64_t call, int late)
+/* Rows that a rank sends to others. */
+EPF_DEV_FN uint32_t ht_sent_by(const struct ht_job *j, uint64_t call, uint32_t rank)
 {
-	EPF_DEV_SHARED uint32_t adds[HT_RANKS_MAX], out[HT_RANKS_MAX], in[HT_RANKS_MAX];
-	uint64_t *host = HT_AT(uint64_t, j->host);
-	uint32_t most = 0, need = 0, grown = 0, alike = j->guess != 0 && !late, fits;
+	uint32_t sum = 0;
 
-	epf_block_barrier();
-	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
-		adds[r] = out[r] = in[r] = 0;
-	epf_block_barrier();
+	for (uint32_t first = 0; first < j->ranks; first += HT_READ) {
+		uint32_t n[HT_READ];
+
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_READ; i++)
+			n[i] = first + i < j->ranks && first + i != rank
+				       ? ht_count(j, call, rank, first + i)
+				       : 0;
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_READ; i++)
+			sum += n[i];
+	}
+	return sum;
+}
+
+/* Of each rank, in shared memory. adds, out and in end within ht_entries(): the entries are sent. */
+struct ht_sizes {
+	uint32_t *
+		adds; /* the most rows that its window holds: those received in a dispatch, or those that a combine adds */
+	uint32_t *out;   /* the most that cross to or from other nodes */
+	uint32_t *flags; /* that it sent with its counts */
+	uint32_t *in;    /* rows that it forwards */
+};
+
+EPF_DEV_FN struct ht_sizes ht_sizes(void)
+{
+	EPF_DEV_SHARED uint32_t flags[HT_RANKS_MAX], in[HT_RANKS_MAX];
+	struct ht_sizes s = { ht_entries(), ht_entries() + HT_RANKS_MAX, flags, in };
+
+	return s;
+}
+
+/* With several nodes: rows that each rank adds in a combine, for the ranks of its node that have them, and rows that cross. */
+EPF_DEV_FN void ht_count_across(const struct ht_job *j, uint64_t call, struct ht_sizes n)
+{
 	for (uint32_t i = epf_thread_in_block(); i < j->ranks * j->ranks; i += j->threads) {
 		uint32_t s = i / j->ranks, r = i % j->ranks;
-		uint32_t rows = ht_rows_until(j, s, r) - ht_rows_until(j, s - 1u, r);
+		uint32_t rows = ht_count(j, call, s, r);
 		uint32_t via = ht_via(j, s, ht_peer_of(j, r)->node);
 
 		if (rows && via != r)
-			epf_add32_block(&adds[via], rows);
+			epf_add32_block(&n.adds[via], rows);
 	}
-	for (uint32_t i = epf_thread_in_block(); i < j->ranks * j->nodes && !late;
-	     i += j->threads) {
-		uint32_t s = i / j->nodes, n = i % j->nodes;
+	for (uint32_t i = epf_thread_in_block(); i < j->ranks * j->nodes; i += j->threads) {
+		uint32_t s = i / j->nodes, node = i % j->nodes;
 
-		if (ht_peer_of(j, s)->node == n)
+		if (ht_peer_of(j, s)->node == node)
 			continue;
-		epf_add32_block(&out[s], ht_count(j, call, s, j->ranks + n));
-		epf_add32_block(&in[ht_via(j, s, n)], ht_count(j, call, s, j->ranks + n));
+		epf_add32_block(&n.out[s], ht_count(j, call, s, j->ranks + node));
+		epf_add32_block(&n.in[ht_via(j, s, node)], ht_count(j, call, s, j->ranks + node));
 	}
 	epf_block_barrier();
-	if (epf_thread_in_block() != 0)
-		return;
+}
+
+/* Reads the counts of all ranks: the matrix of rows, the sizes of what each rank needs, and for the CPU the entries of the local experts. All threads. */
+EPF_DEV_FN void ht_read_rows(const struct ht_job *j, uint64_t call, int late, struct ht_sizes n)
+{
+	uint32_t *matrix = HT_AT(uint32_t, j->matrix);
+	uint64_t *host = HT_AT(uint64_t, j->host);
+
+	epf_block_barrier();
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
+		n.adds[r] = j->nodes == 1 && !late ? ht_sent_by(j, call, r) : 0;
+		n.flags[r] = late ? 0 : ht_count(j, call, r, ht_counts_flags(j));
+		n.out[r] = n.in[r] = 0;
+	}
+	if (j->nodes > 1) {
+		epf_block_barrier();
+		if (!late)
+			ht_count_across(j, call, n);
+	}
+	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
+		uint32_t received = 0;
+
+		if (!late)
+			received = ht_sum_counts(j, call, r, matrix + r);
+		for (uint32_t i = 0; i < j->ranks && late; i++)
+			matrix[i * j->ranks + r] = 0;
+		n.adds[r] = received > n.adds[r] ? received : n.adds[r];
+		n.out[r] = n.in[r] > n.out[r] ? n.in[r] : n.out[r];
+		if (host && r == j->rank)
+			epf_st_relaxed_sys(&host[1], late ? UINT64_MAX : received);
+	}
+	for (uint32_t e = epf_thread_in_block(); host && e < j->local; e += j->threads) {
+		uint64_t sum = late ? 0 : ht_sum_counts(j, call, ht_counts_experts(j) + e, 0);
+
+		epf_st_relaxed_sys(&host[HT_HOST + e], (sum + j->align - 1u) / j->align * j->align);
+	}
+	epf_block_barrier();
+}
+
+/*
+ * What holds for all ranks: the most rows that a window holds, of any rank, and the most that cross between nodes; whether a guess was right. With it the
+ * CPU has all that it waits for. One thread.
+ */
+EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, int late, struct ht_sizes n)
+{
+	uint64_t *host = HT_AT(uint64_t, j->host);
+	uint32_t most = 0, need = 0, grown = 0, alike = j->guess != 0 && !late, fits;
+
 	for (uint32_t r = 0; r < j->ranks; r++) {
-		uint32_t received = ht_rows_until(j, j->ranks - 1u, r);
-
-		most = adds[r] > most ? adds[r] : most;
-		most = received > most ? received : most;
-		need = out[r] > need ? out[r] : need;
-		need = in[r] > need ? in[r] : need;
-		if (!late) {
-			uint32_t flags = ht_counts_of(j, call, r)[ht_counts_flags(j)];
-
-			grown |= flags & 1u;
-			alike &= flags >> 1 == j->guess;
-		}
+		most = n.adds[r] > most ? n.adds[r] : most;
+		need = n.out[r] > need ? n.out[r] : need;
+		grown |= n.flags[r] & 1u;
+		alike &= n.flags[r] >> 1 == j->guess;
 	}
 	fits = alike && most <= j->guess;
 	epf_st_relaxed_gpu(&ht_state_of(j)->fits, fits);
 	*HT_AT(uint32_t, j->plan + j->at.need) = need;
 	if (!host)
 		return;
-	epf_st_relaxed_sys(&host[1], late ? UINT64_MAX : ht_rows_until(j, j->ranks - 1u, j->rank));
 	epf_st_relaxed_sys(&host[2], most);
 	epf_st_relaxed_sys(&host[3], need);
-	epf_st_relaxed_sys(&host[4], in[j->rank]);
+	epf_st_relaxed_sys(&host[4], n.in[j->rank]);
 	epf_st_relaxed_sys(&host[5], (grown ? HT_GROWN : 0) | (fits ? HT_FITS : 0));
+	epf_fence_sys();
+	epf_st_relaxed_sys(&host[0], j->ticket);
 }
 
 /* The leg to a node. */
@@ -337,7 +336,7 @@ EPF_DEV_FN void ht_plan_parts(const struct ht_job *j)
 	}
 	epf_block_barrier();
 	for (uint32_t i = epf_thread_in_block(); i < j->ranks * size; i += j->threads) {
-		uint32_t adder = ht_peer_of(j, ht_via(j, i / size, j->node))->index, sum = 0;
+		uint32_t adder = ht_mate_index(j, ht_via(j, i / size, j->node)), sum = 0;
 
 		for (uint32_t m = 0; m < i % size; m++)
 			sum += totals[adder * size + m];
@@ -348,24 +347,12 @@ EPF_DEV_FN void ht_plan_parts(const struct ht_job *j)
 /* The counts of all ranks have arrived: the matrix of rows, the plan, and what the CPU waits for. One block. */
 EPF_DEV_FN void ht_read_counts(const struct ht_job *j, uint64_t call, int late)
 {
-	uint32_t *matrix = HT_AT(uint32_t, j->matrix);
 	struct ht_leg none = { -1, 0, 0, 0 };
+	struct ht_sizes sizes = ht_sizes();
 
-	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
-		uint32_t sum = 0;
-
-		for (uint32_t i = 0; i < j->ranks; i++) {
-			sum += late ? 0 : ht_count(j, call, i, r);
-			matrix[i * j->ranks + r] = sum;
-		}
-	}
-	epf_block_barrier();
-	ht_say_counts(j, call, late);
-	ht_say_sizes(j, call, late);
-	epf_fence_sys();
-	epf_block_barrier();
-	if (j->host && epf_thread_in_block() == 0)
-		epf_st_relaxed_sys(HT_AT(uint64_t, j->host), j->ticket);
+	ht_read_rows(j, call, late, sizes);
+	if (epf_thread_in_block() == 0)
+		ht_say_sizes(j, late, sizes);
 	for (uint32_t n = epf_thread_in_block(); n < j->nodes; n += j->threads)
 		ht_legs_out(j)[n] = late ? none : ht_leg_out(j, call, n);
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
@@ -373,28 +360,32 @@ EPF_DEV_FN void ht_read_counts(const struct ht_job *j, uint64_t call, int late)
 	ht_plan_parts(j);
 }
 
+/* A block for each rank, or one for each chunk of its tokens; with several nodes then one for each node. */
 EPF_DEV_FN void ht_notify(const struct ht_job *j)
 {
 	uint64_t call = epf_ld_relaxed_gpu(&ht_state_of(j)->counted);
-	uint32_t to = epf_block_number();
+	uint32_t to = epf_block_number() / j->chunks, rows;
 	int late;
 
-	ht_send_counts(j, call, to, ht_number_rows(j, to));
-	if (!ht_last_block(j, &ht_state_of(j)->done[0], 1))
+	if (j->looks && !ht_look_for(j, to, epf_block_number() % j->chunks, &rows))
 		return;
-	if (epf_thread_in_block() == 0)
-		ht_count_from(j, call, 1);
+	ht_send_counts(j, call, to, ht_number_rows(j, to));
+	if (!ht_last_of(&ht_state_of(j)->done[0], j->ranks + (j->nodes > 1 ? j->nodes : 0), 1))
+		return;
 	if (epf_thread_in_block() < LL_LANES) {
 		ht_set_flags(j, HT_COUNTS, call + 1u);
 		ht_push_counts(j, call);
 	}
+	if (epf_thread_in_block() == 0)
+		ht_count_from(j, call, 1);
 	late = ht_wait_ranks(j, HT_COUNTS, call + 1u, 1);
 	if (epf_thread_in_block() == 0)
 		ht_phase(j, EPF_WHY_WAIT);
 	ht_read_counts(j, call, late);
 	if (epf_thread_in_block() == 0) {
 		ht_phase(j, EPF_WHY_COPY);
-		ht_wait_sent(j);
+		if (j->nodes > 1)
+			ht_wait_sent(j);
 		epf_st_relaxed_gpu(&ht_state_of(j)->counted, call + 1u);
 	}
 }

@@ -188,6 +188,8 @@ struct ht_extras {
 	uint64_t stride; /* words */
 	uint64_t index;
 	uint64_t weights;
+	uint32_t words;  /* that lie at scales */
+	uint32_t number; /* of the row: the word behind them, if that is not there */
 };
 
 /* Of a token of this rank. */
@@ -199,6 +201,8 @@ EPF_DEV_FN struct ht_extras ht_extras_of(const struct ht_job *j, uint32_t token)
 	e.stride = j->scale_stride[1];
 	e.index = j->topk_idx + (uint64_t)token * j->topk * 8u;
 	e.weights = j->weights ? j->weights + (uint64_t)token * j->topk * 4u : 0;
+	e.words = j->scale_words - j->numbered;
+	e.number = j->first_number + token;
 	return e;
 }
 
@@ -211,7 +215,24 @@ EPF_DEV_FN struct ht_extras ht_extras_in(const struct ht_job *j, uint64_t record
 	e.stride = 1;
 	e.index = record + j->rec.index;
 	e.weights = record + j->rec.weights;
+	e.words = j->scale_words;
+	e.number = 0;
 	return e;
+}
+
+/* Word i of a row's scales, or its number. */
+EPF_DEV_FN uint32_t ht_extra_word(const struct ht_extras *e, uint32_t i)
+{
+	return i < e->words ? HT_AT(const uint32_t, e->scales)[i * e->stride] : e->number;
+}
+
+/* Stores word i of a row's scales, or its number, in the outputs. */
+EPF_DEV_FN void ht_put_word(const struct ht_job *j, uint64_t row, uint32_t i, uint32_t word)
+{
+	if (i < j->scale_words - j->numbered)
+		HT_AT(uint32_t, j->out_scales)
+	[row * j->out_stride[0] + i * j->out_stride[1]] = word;
+	else HT_AT(uint32_t, j->out_numbers)[row] = word;
 }
 
 /* What of it a lane holds while the row is on its way. */
@@ -232,8 +253,7 @@ EPF_DEV_FN struct ht_extra ht_load_extra(const struct ht_job *j, const struct ht
 	}
 	for (uint32_t i = 0; i < 2u; i++)
 		if (lane + i * LL_LANES < j->scale_words)
-			e.scale[i] = HT_AT(const uint32_t,
-					   from->scales)[(lane + i * LL_LANES) * from->stride];
+			e.scale[i] = ht_extra_word(from, lane + i * LL_LANES);
 	return e;
 }
 
@@ -254,21 +274,27 @@ EPF_DEV_FN void ht_send_entry(const struct ht_job *j, const struct ht_mark *m, u
 		HT_AT(uint32_t, weights)[at] = here ? weight : 0u;
 }
 
+/* Stores word i of a row's scales, or its number, at rank m->rank. */
+EPF_DEV_FN void ht_send_word(const struct ht_job *j, const struct ht_mark *m, uint64_t row,
+			     uint32_t i, uint32_t word)
+{
+	if (m->rank == j->rank)
+		ht_put_word(j, row, i, word);
+	else
+		HT_AT(uint32_t, m->window + j->lay.scales)[row * j->scale_words + i] = word;
+}
+
 /* What travels with a row to one rank: scales, and its experts as that rank numbers them, with their weights. A warp. mine: what it has loaded. */
 EPF_DEV_FN void ht_send_extras(const struct ht_job *j, const struct ht_extras *from,
 			       const struct ht_extra *mine, const struct ht_mark *m, uint32_t index)
 {
-	uint64_t scales = m->rank == j->rank ? j->out_scales : m->window + j->lay.scales;
 	uint32_t lane = epf_lane();
 
 	for (uint32_t i = 0; i < 2u; i++)
 		if (lane + i * LL_LANES < j->scale_words)
-			HT_AT(uint32_t, scales)
-	[(uint64_t)index * j->scale_words + lane + i * LL_LANES] = mine->scale[i];
+			ht_send_word(j, m, index, lane + i * LL_LANES, mine->scale[i]);
 	for (uint32_t i = lane + 2u * LL_LANES; i < j->scale_words; i += LL_LANES)
-		HT_AT(uint32_t, scales)
-	[(uint64_t)index * j->scale_words + i] =
-		HT_AT(const uint32_t, from->scales)[i * from->stride];
+		ht_send_word(j, m, index, i, ht_extra_word(from, i));
 	if (lane < j->topk)
 		ht_send_entry(j, m, (uint64_t)index * j->topk + lane, mine->expert, mine->weight);
 	for (uint32_t k = lane + LL_LANES; k < j->topk; k += LL_LANES)

@@ -63,10 +63,12 @@ EPF_DEV_FN const struct ht_node *ht_node_of(const struct ht_job *j, uint32_t nod
 	return HT_AT(const struct ht_node, j->topology) + node;
 }
 
-/* Ranks of this node. */
+/*
+ * Ranks of this node. Here and below one node is told apart so that kernels need not wait for tables, which what ran in between has driven out of the cache.
+ */
 EPF_DEV_FN uint32_t ht_mates(const struct ht_job *j)
 {
-	return ht_node_of(j, j->node)->size;
+	return j->nodes == 1 ? j->ranks : ht_node_of(j, j->node)->size;
 }
 
 EPF_DEV_FN uint32_t ht_member(const struct ht_job *j, uint32_t node, uint32_t index)
@@ -79,18 +81,26 @@ EPF_DEV_FN uint32_t ht_member(const struct ht_job *j, uint32_t node, uint32_t in
 
 EPF_DEV_FN uint32_t ht_mate(const struct ht_job *j, uint32_t index)
 {
-	return ht_member(j, j->node, index);
+	return j->nodes == 1 ? index : ht_member(j, j->node, index);
 }
 
 EPF_DEV_FN int ht_is_mate(const struct ht_job *j, uint32_t rank)
 {
-	return ht_peer_of(j, rank)->node == j->node;
+	return j->nodes == 1 || ht_peer_of(j, rank)->node == j->node;
+}
+
+/* The number in its node of a rank of this node. */
+EPF_DEV_FN uint32_t ht_mate_index(const struct ht_job *j, uint32_t rank)
+{
+	return j->nodes == 1 ? rank : ht_peer_of(j, rank)->index;
 }
 
 /* Where the rows of a source pass through a node: its forwarder there; on its own node the source itself. */
 EPF_DEV_FN uint32_t ht_via(const struct ht_job *j, uint32_t source, uint32_t node)
 {
-	return ht_member(j, node, ht_peer_of(j, source)->index % ht_node_of(j, node)->size);
+	return j->nodes == 1 ? source
+			     : ht_member(j, node,
+					 ht_peer_of(j, source)->index % ht_node_of(j, node)->size);
 }
 
 /*
@@ -142,10 +152,10 @@ EPF_DEV_FN uint32_t ht_rows_until(const struct ht_job *j, uint32_t i, uint32_t r
 }
 
 /*
- * Counts this block as having reached a point of its kernel. Returns 1 in all threads of the last one, which with `writes` sees what all blocks have
- * written before.
+ * Counts this block as having reached a point of its kernel, which `blocks` reach. Returns 1 in all threads of the last one, which with `writes`, and behind
+ * a fence of its own, sees what the others have written before.
  */
-EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint64_t *done, int writes)
+EPF_DEV_FN int ht_last_of(uint64_t *done, uint32_t blocks, int writes)
 {
 	int last = 0;
 
@@ -153,11 +163,16 @@ EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint64_t *done, int writes)
 	if (epf_thread_in_block() == 0) {
 		if (writes)
 			epf_fence_sys();
-		last = epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
+		last = epf_add_gpu(done, 1) == (uint64_t)blocks - 1u;
 		if (last)
 			epf_st_relaxed_gpu(done, 0);
 	}
 	return epf_block_result(last);
+}
+
+EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint64_t *done, int writes)
+{
+	return ht_last_of(done, j->blocks, writes);
 }
 
 /* Sets a flag at every rank of this node; a warp. What the block has seen written is visible to who acquires it. */

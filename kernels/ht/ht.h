@@ -60,6 +60,8 @@ struct epf_ht {
 	uint32_t put_bytes;    /* of a command between nodes, at most */
 	uint64_t tickets;      /* notifications that wrote to host memory */
 	uint32_t part_rows;    /* of a combine within a node, at least */
+	uint32_t chunk_tokens; /* whose routing a block looks at, at least, where several can */
+	void *scratch;         /* of these blocks: device memory */
 	uint32_t
 		tally_every; /* of so many calls one is counted, the first ones aside; a power of two */
 	uint32_t threads;

@@ -37,6 +37,7 @@ static struct ht_job job_begin(const struct epf_ht *ht)
 		.threads = ht->threads,
 		.align = 1,
 		.parts = 1,
+		.chunks = 1,
 		.segments = (uintptr_t)ht->segments_at,
 	};
 
@@ -101,6 +102,7 @@ static int job_of_routing(struct epf_ht *ht, const struct epf_ht_routing *r, str
 		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", r->topk,
 			       EPF_HT_TOPK_MAX);
 	*j = job_begin(ht);
+	j->scratch = (uintptr_t)ht->scratch;
 	j->tokens = r->tokens;
 	j->topk = r->topk;
 	j->local = r->experts / ranks;
@@ -113,8 +115,15 @@ static int job_of_routing(struct epf_ht *ht, const struct epf_ht_routing *r, str
 	j->place = (uintptr_t)r->place;
 	j->matrix = (uintptr_t)r->matrix;
 	j->host = (uintptr_t)r->host;
-	err = r->tokens ? given(r->in_rank, "in_rank", 1) : 0;
-	return err ? err : given(r->per_expert, "per_expert", 4);
+	return r->tokens ? given(r->in_rank, "in_rank", 1) : 0;
+}
+
+/* Blocks that share the routing of a rank: as many as find enough tokens, where there are few ranks. */
+static uint32_t chunks_of(const struct epf_ht *ht, uint32_t tokens)
+{
+	uint32_t chunks = ht->scratch ? tokens / ht->chunk_tokens : 1;
+
+	return chunks < 1 ? 1 : chunks > HT_CHUNKS ? HT_CHUNKS : chunks;
 }
 
 int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream)
@@ -122,6 +131,8 @@ int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	struct ht_job j;
 	int err = job_of_routing(ht, r, &j);
 
+	if (!err)
+		err = given(r->per_expert, "per_expert", 4);
 	if (!err && r->tokens)
 		err = given(r->topk_idx, "topk_idx", 8);
 	if (!err)
@@ -129,7 +140,8 @@ int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	if (err)
 		return err;
 	j.call = EPF_WHY_HT_LAYOUT;
-	j.blocks = j.ranks + (r->per_node ? (j.ranks + HT_NODE - 1) / HT_NODE : 0);
+	j.chunks = chunks_of(ht, r->tokens);
+	j.blocks = j.ranks * j.chunks + (r->per_node ? (j.ranks + HT_NODE - 1) / HT_NODE : 0);
 	return ht_launch(ht, HT_K_LAYOUT, &j, stream);
 }
 
@@ -137,7 +149,14 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 {
 	struct ht_job j;
 	int err = job_of_routing(ht, r, &j);
+	bool looks = !err && r->flags & EPF_HT_NO_LAYOUT;
 
+	if (!err && looks && ht->nodes > 1)
+		err = ll_fail(-EINVAL, "EPF_HT_NO_LAYOUT with %u nodes: it is for one", ht->nodes);
+	if (!err && looks && r->tokens)
+		err = given(r->topk_idx, "topk_idx", 8);
+	if (!err && !looks)
+		err = given(r->per_expert, "per_expert", 4);
 	if (!err && r->tokens)
 		err = given(r->place, "place", 4);
 	if (!err)
@@ -149,7 +168,10 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	j.plan = (uintptr_t)r->plan;
 	j.at = ht_plan_of(ht, r->tokens);
 	j.call = EPF_WHY_HT_NOTIFY;
-	j.blocks = j.ranks + (ht->nodes > 1 ? ht->nodes : 0);
+	j.looks = looks;
+	if (looks)
+		j.chunks = chunks_of(ht, r->tokens);
+	j.blocks = j.ranks * j.chunks + (ht->nodes > 1 ? ht->nodes : 0);
 	j.grown = ht->wanted != 0;
 	j.guess = r->guess & INT32_MAX;
 	if (r->host) {
@@ -224,6 +246,15 @@ static int job_of_plan(struct epf_ht *ht, const void *plan, const struct epf_ht_
 	return err;
 }
 
+/* A row with its number. */
+static struct epf_ht_row row_of(const struct epf_ht_dispatch *d)
+{
+	struct epf_ht_row row = d->row;
+
+	row.scale_words += d->out_numbers != NULL;
+	return row;
+}
+
 static int holds(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
 {
 	return ht->node_max == 1 || epf_ht_window_bytes(row, room) <= ht->window_bytes;
@@ -246,6 +277,7 @@ static int check_window(const struct epf_ht *ht, const struct epf_ht_row *row, u
 static int take_counts(struct epf_ht *ht, const struct epf_ht_dispatch *d, uint32_t *received,
 		       uint32_t *room)
 {
+	struct epf_ht_row row = row_of(d);
 	int err;
 
 	if (ht->nodes > 1)
@@ -258,7 +290,7 @@ static int take_counts(struct epf_ht *ht, const struct epf_ht_dispatch *d, uint3
 	*room = (uint32_t)d->host[2];
 	/* Unsigned: more rows than the outputs have are refused by the same comparison. */
 	return d->host[5] & EPF_HT_GROWN || d->received - *received > d->received / 8 ||
-			       !holds(ht, &d->row, *room)
+			       !holds(ht, &row, *room)
 		       ? EPF_HT_LATER
 		       : 0;
 }
@@ -268,27 +300,36 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	struct ht_job j = job_begin(ht);
 	uint32_t received = d->received, room = d->room;
 	int err = check_size("dispatch", d->size, sizeof(*d));
+	struct epf_ht_row row = { 0 };
 
+	if (!err)
+		row = row_of(d);
 	if (!err && (!d->row.bytes || d->row.bytes % HT_VEC))
 		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
 			      d->row.bytes, HT_VEC);
 	if (!err && d->host)
 		err = take_counts(ht, d, &received, &room);
 	if (!err)
-		err = check_window(ht, &d->row, room);
+		err = check_window(ht, &row, room);
 	if (!err && d->tokens)
 		err = given(d->x, "x", HT_VEC);
 	if (!err && d->received)
 		err = given(d->out, "out", HT_VEC);
 	if (!err && d->received && d->row.scale_words)
 		err = given(d->out_scales, "out_scales", 4);
+	if (!err && d->received && d->out_numbers)
+		err = given(d->out_numbers, "out_numbers", 4);
+	if (!err && (uint64_t)d->received * row.scale_words > INT32_MAX)
+		err = ll_fail(-EINVAL,
+			      "%u rows with %u scales each are more than 2^31: give fewer rows",
+			      d->received, row.scale_words);
 	if (!err && d->received && d->row.topk)
 		err = given(d->out_index, "out_index", 8);
 	if (!err)
 		err = given(d->matrix, "matrix", 4);
 	j.tokens = d->tokens;
 	if (!err)
-		err = job_of_plan(ht, d->plan, &d->row, ht->node_max, d->across, d->links,
+		err = job_of_plan(ht, d->plan, &row, ht->node_max, d->across, d->links,
 				  d->forwarded, &j);
 	if (err)
 		return err;
@@ -300,15 +341,19 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
 	j.segment = received ? ht_segment_of(ht, d->out, &j.offset) : 0;
-	j.lay = ht_layout_of(&d->row, room);
-	j.topk = d->row.topk;
+	j.lay = ht_layout_of(&row, room);
+	j.topk = row.topk;
 	j.local = d->local;
 	j.room = room;
-	j.row_bytes = d->row.bytes;
-	j.scale_words = d->row.scale_words;
+	j.row_bytes = row.bytes;
+	j.scale_words = row.scale_words;
+	j.numbered = d->out_numbers != NULL;
+	j.first_number = d->first_number;
 	j.received = received;
-	j.scale_stride[0] = d->scale_stride[0];
-	j.scale_stride[1] = d->scale_stride[1];
+	for (int i = 0; i < 2; i++) {
+		j.scale_stride[i] = d->scale_stride[i];
+		j.out_stride[i] = d->out_stride[i];
+	}
 	j.topk_idx = (uintptr_t)d->topk_idx;
 	j.place = (uintptr_t)d->place;
 	j.matrix = (uintptr_t)d->matrix;
@@ -317,6 +362,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.weights = (uintptr_t)d->weights;
 	j.out = (uintptr_t)d->out;
 	j.out_scales = (uintptr_t)d->out_scales;
+	j.out_numbers = (uintptr_t)d->out_numbers;
 	j.out_index = (uintptr_t)d->out_index;
 	j.out_weights = (uintptr_t)d->out_weights;
 	return launch_move(ht, HT_K_DISPATCH, &j, stream);

@@ -12,6 +12,7 @@ enum {
 	BLOCKS_CPU = 1,
 	PUT_BYTES = 256 << 10,
 	PART_ROWS = 256,
+	CHUNK_TOKENS = 256,
 	TALLY_EVERY = 16, /* on a GPU: counting a call in full takes some 3 us of it */
 };
 
@@ -139,6 +140,18 @@ static int make_words(struct epf_ht *ht)
 	return err;
 }
 
+static int make_scratch(struct epf_ht *ht)
+{
+	uint64_t bytes = HT_CHUNK_RANKS * (sizeof(uint64_t) + HT_CHUNKS * HT_CHUNK_WORDS * 4ull);
+	static const uint64_t none[HT_CHUNK_RANKS];
+	int err;
+
+	if (ht->ll->ranks > HT_CHUNK_RANKS)
+		return 0;
+	err = ht->ll->dev->alloc(ht->ll, bytes, &ht->scratch);
+	return err ? err : ht->ll->dev->copy(ht->ll, ht->scratch, none, sizeof(none));
+}
+
 static int make_counts(struct epf_ht *ht)
 {
 	uint64_t ranks = ht->ll->ranks;
@@ -203,12 +216,15 @@ int epf_ht_open(struct epf_ll *ll, const struct epf_ht_options *opts, struct epf
 	ht->blocks = BLOCKS_CPU;
 	ht->put_bytes = PUT_BYTES;
 	ht->part_rows = PART_ROWS;
+	ht->chunk_tokens = CHUNK_TOKENS;
 	ht->tally_every = ll->side_by_side ? TALLY_EVERY : 1;
 	err = ll->opts.device < 0 ? 0 : load_kernels(ht);
 	if (!err)
 		err = ll->opts.device < 0 ? 0 : make_event(ht, &ht->between);
 	if (!err)
 		err = make_words(ht);
+	if (!err)
+		err = make_scratch(ht);
 	ht->opts.peers = NULL; /* the caller's */
 	if (!err)
 		err = make_counts(ht);
@@ -235,6 +251,7 @@ void epf_ht_close(struct epf_ht *ht)
 	if (ht->ll->opts.device >= 0)
 		free_events(ht);
 	ht->ll->dev->free(ht->ll, ht->words);
+	ht->ll->dev->free(ht->ll, ht->scratch);
 	free(ht->peers);
 	free(ht);
 }

@@ -32,8 +32,15 @@
  4u /* parts in which rows cross between nodes: a part is forwarded while the next one arrives */
 #define HT_PARTS \
  16u /* at most, in which rows of a combine cross a node: a part is added while the next one arrives */
-#define HT_SEGMENTS 256u /* EPF_HT_SEGMENTS_MAX */
-#define HT_LOOKS    63u  /* waits of more looks, some 50 us on a GPU, are counted in every call */
+/*
+ * Chunks of a batch's tokens, at most, whose routing is looked at side by side, where there are few ranks; and the scratch memory that takes: a counter for
+ * each rank, then HT_CHUNK_WORDS for each rank and chunk.
+ */
+#define HT_CHUNKS      8u
+#define HT_CHUNK_RANKS 8u
+#define HT_CHUNK_WORDS (1u + HT_LOCAL_MAX)
+#define HT_SEGMENTS    256u /* EPF_HT_SEGMENTS_MAX */
+#define HT_LOOKS       63u /* waits of more looks, some 50 us on a GPU, are counted in every call */
 #define HT_LOST_MS \
  2000u /* how long a wait for a rank goes on once another one is lost: that rank may have given up because of it */
 #define HT_GRACE_MS \
@@ -204,22 +211,27 @@ struct ht_job {
 	uint32_t ranks;
 	uint32_t threads; /* of a block */
 	uint32_t blocks;
+	uint32_t chunks; /* layout, notify: blocks that share a rank's routing */
+	uint32_t looks;  /* notify: 1: no layout has looked at topk_idx */
 	uint32_t tokens;
 	uint32_t topk;
-	uint32_t local;       /* experts of a rank */
-	uint32_t room;        /* rows that a window holds */
-	uint32_t row_bytes;   /* a multiple of HT_VEC */
-	uint32_t scale_words; /* of a row, 4 bytes each */
-	uint32_t align;       /* of the counts of experts */
-	uint32_t received;    /* dispatch: rows of the outputs; combine: rows of x */
+	uint32_t local;        /* experts of a rank */
+	uint32_t room;         /* rows that a window holds */
+	uint32_t row_bytes;    /* a multiple of HT_VEC */
+	uint32_t scale_words;  /* of a row, 4 bytes each; with its number, if it has one */
+	uint32_t numbered;     /* dispatch: 1: the last of them is no scale, but the row's number */
+	uint32_t first_number; /* of this rank's first token; the others follow */
+	uint32_t align;        /* of the counts of experts */
+	uint32_t received;     /* dispatch: rows of the outputs; combine: rows of x */
 	uint32_t
 		unmet; /* 1: ranks of other nodes may not have begun this call when their rows are awaited */
 	uint32_t tally_mask;      /* which calls are counted: tally_weight() */
 	uint64_t scale_stride[2]; /* words between rows, and between the words of a row */
-	uint64_t out_stride[2];   /* spread: the same of out_scales */
+	uint64_t out_stride[2];   /* dispatch, spread: the same of out_scales */
 	/* routing */
+	uint64_t scratch;    /* of the blocks that share a rank's routing: HT_CHUNKS */
 	uint64_t topk_idx;   /* int64 [tokens][topk] */
-	uint64_t in_rank;    /* uint8 [tokens][ranks] */
+	uint64_t in_rank;    /* uint8 [tokens][ranks]; notify: 0: it looks at topk_idx itself */
 	uint64_t per_rank;   /* int32 [ranks] */
 	uint64_t per_node;   /* int32 [nodes] */
 	uint64_t per_expert; /* int32 [ranks * local]; places: [local] */
@@ -236,7 +248,8 @@ struct ht_job {
 	uint64_t weights;
 	uint64_t out;
 	uint64_t out_scales;
-	uint64_t out_index; /* int64 */
+	uint64_t out_numbers; /* int32 [received] */
+	uint64_t out_index;   /* int64 */
 	uint64_t out_weights;
 	uint64_t bias[2];
 };

@@ -79,8 +79,9 @@ static int open_rank(struct rank *me)
 	}
 	err = epf_ht_open(ll_kit_ll(g->kit, me->rank), &o, &me->ht);
 	if (!err) {
-		me->ht->put_bytes = 256; /* several puts a slice */
-		me->ht->part_rows = 8;   /* several parts */
+		me->ht->put_bytes = 256;  /* several puts a slice */
+		me->ht->part_rows = 8;    /* several parts */
+		me->ht->chunk_tokens = 6; /* several blocks for a rank's routing */
 	}
 	return err ? err : set_window(me);
 }
@@ -94,7 +95,7 @@ struct rig *open_on(const struct topology *on, uint64_t timeout_ns, enum nic nic
 				    .late = nic == LATE,
 				    .bytes = 1u << 20,
 				    .timeout_ns = timeout_ns };
-	struct epf_ht_row row = { .bytes = HIDDEN * 2, .scale_words = SCALES, .topk = TOPK };
+	struct epf_ht_row row = { .bytes = HIDDEN * 2, .scale_words = SCALES + 1, .topk = TOPK };
 	struct rig *g = aligned_alloc(16, (sizeof(*g) + 15) / 16 * 16);
 
 	assert_non_null(g);

@@ -28,7 +28,15 @@ struct batch {
 	float weight[RANKS][TOKENS][TOPK];
 	uint16_t bias[RANKS][2][TOKENS][HIDDEN];
 	uint32_t biases;
+	int without_layout; /* on one node: the exchange of counts looks at topk_idx itself */
+	int by_column;      /* outputs have their scales by column */
+	int numbered;       /* rows carry a number: number_of() */
 };
+
+static inline uint32_t number_of(uint32_t rank, uint32_t token)
+{
+	return 1000 * (rank + 1) + token;
+}
 
 /* One rank: its object, its memory, and what its calls gave. */
 struct rank {
@@ -49,6 +57,7 @@ struct rank {
 	int64_t host[EPF_HT_HOST_WORDS + LOCAL];
 	uint16_t rows[RANKS * TOKENS][HIDDEN] __attribute__((aligned(16)));
 	float row_scales[RANKS * TOKENS][SCALES];
+	uint32_t numbers[RANKS * TOKENS];
 	int64_t index[RANKS * TOKENS * TOPK];
 	float weights[RANKS * TOKENS * TOPK];
 	uint8_t *

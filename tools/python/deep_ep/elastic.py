@@ -22,7 +22,7 @@ from .handle import RoutingHandle
 from .order import Order, begin
 from .routing import Routing
 from .throughput import Rows
-from .utils.math import align
+from .utils.math import align, column_stride
 
 ALIGNMENT = 2 << 20  # of sizes of buffers, in bytes
 # What one SM reads and writes, and what a Hopper GPU's NVLink carries, GB/s: bench/RESULTS.md.
@@ -85,8 +85,6 @@ class ElasticBuffer:
     explicitly_destroy as given; rank_idx, num_ranks; num_bytes; num_allocated_qps; num_scaleout_ranks, num_scaleup_ranks, scaleout_rank_idx,
     scaleup_rank_idx; num_rdma_ranks, num_nvlink_ranks; device: torch.device its tensors are on.
     """
-
-    _sources: Tuple[Any, Any] = (None, None)  # the last column of sources, and what it is for
 
     def __init__(self, group: Any, num_bytes: Optional[int] = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0, hidden: int = 0,
                  num_topk: int = 0, use_fp8_dispatch: bool = False, deterministic: bool = False, allow_hybrid_mode: bool = True,
@@ -281,32 +279,31 @@ class ElasticBuffer:
         ht = b._open_throughput(where)
         call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
         used: Tuple[Any, ...] = ()
-        words, epilogue = scales, None if do_expand else previous_event_before_epilogue
+        rows, epilogue = (data, scales, shape), None if do_expand else previous_event_before_epilogue
+        # A row's number says where it comes from: source rank * num_max_tokens_per_rank + token.
+        form = (None if cached else self.rank_idx * most, use_tma_aligned_col_major_sf and not do_expand)
         try:
             if cached:
                 if epilogue is not None:
                     epilogue.current_stream_wait()
-                moved = b._move(where, ht, call, handle.routing, (data, words, shape), topk_idx, topk_weights, local, sms, True)
+                moved = b._move(where, ht, call, handle.routing, rows, topk_idx, topk_weights, local, sms, True, form=form)
             else:
                 guess = b._guess(ht, shape[1] * shape[3]) if sync else 0
                 routing = Routing(b, ht, call, topk_idx, num_experts, guess if sync else most * self.num_ranks)
                 used, counts = routing.used, None
                 if sync:
                     routing.exchange(True, guess)  # what follows until rows move happens meanwhile
-                words = self._with_source(call, scales, data.size(0), most)
+                kept = topk_idx.clone() if do_handle_copy else topk_idx
                 if epilogue is not None:
                     epilogue.current_stream_wait()
-                rows = (data, words, shape)
                 if sync:
-                    counts, moved = b._move_as_counted(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, guess)
+                    counts, moved = b._move_as_counted(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, guess, form)
                 else:
-                    moved = b._move(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, False, routing.exchange)
-                kept = topk_idx.clone() if do_handle_copy else topk_idx
+                    moved = b._move(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, False, routing.exchange, form=form)
                 handle = EPHandle(routing.handle, do_expand, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
-            out, out_words, index, weights = moved
-            out_scales = None if scales is None else out_words[:, :scales.size(1)].view(scales.dtype)
+            out, out_scales, index, weights, source = moved
             if not cached:
-                handle.source = out_words[:, -1]
+                handle.source = source
                 if do_expand or not sync:
                     handle.keep(Places(torch, ht, call.stream, index, local, alignment, do_expand), call.capturing)
                 if not sync:
@@ -319,13 +316,13 @@ class ElasticBuffer:
                 index = None
                 out, out_scales, weights = spread(ht, call.stream, handle.slots, handle.num_expanded_tokens, do_zero_padding, use_tma_aligned_col_major_sf,
                                                   out, out_scales, weights)
-            elif out_scales is not None and (use_tma_aligned_col_major_sf or not cached):
-                out_scales = like_scales(out_scales, out.size(0), use_tma_aligned_col_major_sf).copy_(out_scales)
+            elif form[1] and out_scales is not None and out_scales.stride(1) != column_stride(out.size(0)):  # fewer rows came than were allocated
+                out_scales = like_scales(out_scales, out.size(0), True).copy_(out_scales)
         except BaseException:
             call.give_up()
             raise
         arrays = (*_arrays(handle.routing), *handle.arrays())
-        event = call.end((data, scales, words, topk_idx, topk_weights, cumulative_local_expert_recv_stats, *arrays),
+        event = call.end((data, scales, topk_idx, topk_weights, cumulative_local_expert_recv_stats, *arrays),
                          (*used, *moved, out, out_scales, index, weights, *arrays))
         b._finish_on_cpu(ht)
         return out if scales is None else (out, out_scales), index, weights, handle, event
@@ -345,17 +342,6 @@ class ElasticBuffer:
         need(isinstance(most, int) and most > 0, where, f"num_max_tokens_per_rank is {most!r}; it must be positive, here or in the constructor")
         need(tokens <= most, where, "there are {} tokens; num_max_tokens_per_rank is {}", tokens, most)
         return local, not cached and sync is not False
-
-    def _with_source(self, call: Order, scales: Any, tokens: int, most: int) -> Any:
-        """Scales with one more column, the source of each token: rank * most + token."""
-        torch, first = self._torch, self.rank_idx * most
-        wanted = (tokens, most, call.stream)
-        key, numbers = self._sources
-        if key != wanted or call.capturing:  # a graph keeps its own
-            numbers = torch.arange(first, first + tokens, dtype=torch.int32, device=self.device).unsqueeze(1)
-            if not call.capturing:
-                self._sources = wanted, numbers
-        return numbers if scales is None else torch.cat((scales.view(torch.int32), numbers), 1)
 
     # ------------------------------------------------------------------ combine
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Tuple
 
 from .handle import RoutingHandle
-from .utils.math import align
 
 
 class EPHandle:
@@ -35,7 +34,8 @@ class EPHandle:
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
         self.dst_buffer_slot_idx = routing.place
-        self.num_recv_tokens_per_expert_list = [align(c, expert_alignment) for c in counts or ()]
+        self.num_recv_tokens_per_expert_list = list(counts or ()) if expert_alignment == 1 else [
+            -(-c // expert_alignment) * expert_alignment for c in counts or ()]
         self.num_recv_tokens = routing.received
         self.num_expanded_tokens = sum(self.num_recv_tokens_per_expert_list)
         self.routing = routing

@@ -7,7 +7,7 @@ from typing import Any, Optional, Tuple
 
 from epf import throughput
 
-from .utils.math import align
+from .utils.math import column_stride
 
 _NONE = (0, 0)
 
@@ -80,4 +80,4 @@ def like_scales(scales: Any, rows: int, column_major: bool) -> Any:
     words = scales.size(1)
     if not column_major:
         return scales.new_empty((rows, words))
-    return scales.new_empty_strided((rows, words), (1, max(align(rows, 4), 1)))
+    return scales.new_empty_strided((rows, words), (1, column_stride(rows)))

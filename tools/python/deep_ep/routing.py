@@ -25,11 +25,13 @@ class Routing:
     def __init__(self, buffer: Any, ht: throughput.Throughput, call: Any, topk_idx: Any, experts: int, worst: int) -> None:
         torch, ranks, device = buffer._torch, buffer.group_size, buffer.device
         tokens, topk = topk_idx.shape
-        counts = torch.empty((ranks + experts,), dtype=torch.int32, device=device)
         in_rank = torch.empty((tokens, ranks), dtype=torch.bool, device=device)
-        self._per_expert = counts[ranks:]
-        # In the order of struct epf_ht_routing.
-        throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, 0, 0, topk_idx, in_rank, counts, None, self._per_expert, 0, 0, 0, 0))
+        per_expert, index = None, topk_idx  # on one node the exchange looks at topk_idx itself
+        if ht.nodes > 1:
+            counts = torch.empty((ranks + experts,), dtype=torch.int32, device=device)
+            per_expert, index = counts[ranks:], None
+            # In the order of struct epf_ht_routing.
+            throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, 0, 0, topk_idx, in_rank, counts, None, per_expert, 0, 0, 0, 0))
         self.handle: RoutingHandle = buffer._new_handle(ht, tokens, in_rank, worst)
-        self.used = (counts, in_rank)
-        self.exchange: Callable[..., None] = functools.partial(buffer._notify, ht, call, self.handle, experts // ranks, in_rank, self._per_expert, 1)
+        self.used = (per_expert, in_rank)
+        self.exchange: Callable[..., None] = functools.partial(buffer._notify, ht, call, self.handle, experts // ranks, in_rank, per_expert, 1, topk_idx=index)

@@ -18,6 +18,11 @@ def align(x: int, y: int) -> int:
     return ceil_div(x, y) * y
 
 
+def column_stride(rows: int) -> int:
+    """Elements between the columns of column-major scales of 4 bytes: each column begins at a multiple of 16 bytes."""
+    return max(align(rows, 4), 1)
+
+
 def safe_div(a: float, b: float) -> float:
     """a / b; 0 / 0 is 0."""
     return 0.0 if a == 0 and b == 0 else a / b
