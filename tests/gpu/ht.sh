@@ -119,10 +119,13 @@ internode()
 }
 export -f internode
 export deepep_tests
-if [ -n "$deepep_tests" ] && [[ deepep-internode =~ $only ]]; then
-	[ "$ranks" -gt "$gpus" ] || with_mps on # sixteen processes share the GPUs in any case
-	ONE_GPU=1 PYTHONPATH=$root/tests/gpu/onegpu:$PYTHONPATH part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048 --test-ll-compatibility'
-	[ "$ranks" -gt "$gpus" ] || with_mps off
+if [ -n "$deepep_tests" ] && wanted deepep-internode; then
+	# Eight processes a node, each with a GPU, or all sharing.
+	if [ "$gpus" -ge 8 ] || [ "$ranks" -gt "$gpus" ]; then
+		part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048 --test-ll-compatibility'
+	else
+		result deepep-internode "skipped: 8 processes a node, and $gpus GPUs that $ranks ranks do not share: CUDA_VISIBLE_DEVICES=0"
+	fi
 fi
 stop_daemon
 # MPS ends all clients with one that is killed: without it processes share a GPU by time slices.

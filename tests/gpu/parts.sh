@@ -84,7 +84,7 @@ start_daemon()
 	local program
 	program=$(find_built ep-fabric) || return 0
 	mkdir -p "$out/run"
-	EPF_CORE_IDLE=pause "$program" run --instance="$1" --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
+	"$program" run --instance="$1" --runtime-dir="$out/run" --stats-dir="$out/run" >"$out/daemon.log" 2>&1 &
 	daemon=$!
 	for _ in $(seq 100); do [ -S "$out/run/$1.sock" ] || sleep 0.1; done
 	[ -S "$out/run/$1.sock" ] || say "# the daemon does not serve: $(tail -n 1 "$out/daemon.log")"
