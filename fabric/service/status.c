@@ -46,11 +46,13 @@ static json_t *rank_json(const struct svc_job *job, const struct svc_seat *seat)
 		regions += m->regions[i].state != SVC_REGION_GONE;
 		bytes += m->regions[i].state != SVC_REGION_GONE ? m->regions[i].bytes : 0;
 	}
-	return json_pack("{s:o,s:o,s:o,s:o,s:s,s:b,s:o,s:o,s:o,s:o}", "rank", number(seat->rank),
-			 "pid", number((uint64_t)seat->pid), "uid", number(job->user->uid), "epoch",
-			 number(seat->epoch), "state", seat_state(seat), "memory_in_use", m != NULL,
-			 "rings", number(rings), "regions", number(regions), "bytes", number(bytes),
-			 "signals", number(m ? m->n_signals : 0));
+	return json_pack("{s:o,s:o,s:o,s:o,s:s,s:b,s:b,s:o,s:o,s:o,s:o}", "rank",
+			 number(seat->rank), "pid", number((uint64_t)seat->pid), "uid",
+			 number(job->user->uid), "epoch", number(seat->epoch), "state",
+			 seat_state(seat), "memory_in_use", m != NULL, "kernels_push",
+			 seat->state == SVC_SEAT_HERE && m->pushes, "rings", number(rings),
+			 "regions", number(regions), "bytes", number(bytes), "signals",
+			 number(m ? m->n_signals : 0));
 }
 
 static json_t *ranks_json(const struct svc_job *job)
@@ -82,13 +84,13 @@ static json_t *job_json(const struct svc_job *job, uint64_t now)
 	json_t *nodes = job->table ? number(job->n_nodes) : json_null();
 	json_t *cause = job->state == SVC_JOB_BROKEN ? json_string(job->broken) : json_null();
 
-	return json_pack("{s:s,s:o,s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "name",
-			 svc_job_name(job), "number", number(job->number), "id", id_json(job),
-			 "state", job_state(job), "cause", cause, "uid", number(job->user->uid),
-			 "world", number(job->world), "node", node, "nodes", nodes, "weight",
-			 number(job->weight), "core",
+	return json_pack("{s:s,s:o,s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:o,s:o,s:o}",
+			 "name", svc_job_name(job), "number", number(job->number), "id",
+			 id_json(job), "state", job_state(job), "cause", cause, "uid",
+			 number(job->user->uid), "world", number(job->world), "node", node, "nodes",
+			 nodes, "weight", number(job->weight), "core",
 			 runs ? number(job->scheduler_number) : json_null(), "used_ns",
-			 runs ? number(used) : json_null(), "age_ms",
+			 runs ? number(used) : json_null(), "stays_awake", job->awake, "age_ms",
 			 number((now - job->started_ns) / SVC_MS), "commands_refused",
 			 number(refused), "ranks", ranks_json(job));
 }

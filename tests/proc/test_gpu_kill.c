@@ -221,10 +221,28 @@ static void body_awake(struct job_rank *r)
 	job_rank_leave(r);
 }
 
+/* The text of `ep-fabric status` names the job that stays awake, and rank 0 alone. Returns 0, or -1. */
+static int check_status(void)
+{
+	const char *const argv[] = { "status", "--instance", "node0", NULL };
+	const char *first, *pushes = ", kernels push commands\n";
+	char *text = NULL;
+	int bad = daemons_command(&cfg.daemons, argv, &text);
+
+	first = text ? strstr(text, pushes) : NULL;
+	bad |= !first || strstr(first + 1, pushes) || !strstr(text, ", stays awake for kernels\n");
+	if (bad)
+		printf("ep-fabric status says: %s\n", text ? text : "nothing");
+	free(text);
+	return bad ? -1 : 0;
+}
+
 /* Kills the victim while the kernels run. Returns 0, or -1 if they never did. */
 static int strike(struct job *job, const struct scene *scene)
 {
 	if (job_await(&job->page->rank[0].rounds, 2, JOB_WAIT_MS))
+		return -1;
+	if (scene->awake && check_status())
 		return -1;
 	usleep(20000);
 	job_set(&job->page->words[W_KILLED_NS], epf_now_ns());

@@ -59,6 +59,8 @@ static void print_rank(const json_t *r)
 	       num(r, "bytes"));
 	if (num(r, "epoch"))
 		printf(", rejoined %lld times", num(r, "epoch"));
+	if (json_is_true(json_object_get(r, "kernels_push")))
+		printf(", kernels push commands");
 	printf("\n");
 }
 
@@ -74,6 +76,8 @@ static void print_job(const json_t *j)
 	if (json_is_integer(json_object_get(j, "core")))
 		printf(", core %lld used %.3f s, weight %lld", num(j, "core"),
 		       (double)num(j, "used_ns") / 1e9, num(j, "weight"));
+	if (json_is_true(json_object_get(j, "stays_awake")))
+		printf(", stays awake for kernels");
 	if (num(j, "commands_refused"))
 		printf(", %lld commands refused", num(j, "commands_refused"));
 	if (json_is_string(json_object_get(j, "cause")))
@@ -164,7 +168,9 @@ int epf_tool_status(int argc, char **argv)
 		"Print what the daemons of this node do: all in --runtime-dir, or the one that "
 		"--instance or --service names. With one of those --json prints the daemon's own object, "
 		"schema epf.service/1, else one with all of them, schema epf.status/1. A daemon that has "
-		"exited is reported if it is named, or with --dead.";
+		"exited is reported if it is named, or with --dead. A job \"stays awake for kernels\" "
+		"(stays_awake) while kernels of a rank push commands (kernels_push): its core does not "
+		"sleep, because they cannot wake it.";
 	static const struct argp_option options[] = {
 		{ "dead", OPT_DEAD, NULL, 0, "Include daemons that have exited", 0 },
 		{ 0 },

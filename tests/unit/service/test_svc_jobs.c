@@ -350,6 +350,49 @@ static void a_core_forgets_kernels_of_ranks_that_go(void **state)
 	assert_int_equal(kit_await(&k, "users", 0), 0);
 }
 
+static bool is_true(const json_t *o, const char *key)
+{
+	return json_is_true(json_object_get(o, key));
+}
+
+/* Fails unless the status says of the only job, and of each of its ranks, what it should: bit r of `ranks` is rank r. */
+static void check_pushers(unsigned ranks)
+{
+	json_t *top = kit_status(&k), *job = json_array_get(json_object_get(top, "jobs"), 0);
+	const json_t *rank;
+	size_t i;
+
+	assert_int_equal(is_true(job, "stays_awake"), ranks != 0);
+	assert_int_equal(json_array_size(json_object_get(job, "ranks")), RANKS);
+	json_array_foreach(json_object_get(job, "ranks"), i, rank)
+		assert_int_equal(is_true(rank, "kernels_push"), ranks >> i & 1);
+	json_decref(top);
+}
+
+/* The status names the ranks whose kernels push commands, and the job whose core stays awake for them. */
+static void status_says_whose_kernels_push(void **state)
+{
+	struct team t;
+
+	assert_int_equal(kit_run(&k), 0);
+	team_attach(&t, 1);
+	team_world(&t);
+	assert_int_equal(team_connect(&t), 0);
+	check_pushers(0);
+	pushes(t.ch[1], 1);
+	check_pushers(2);
+	pushes(t.ch[0], 1);
+	check_pushers(3);
+	pushes(t.ch[1], 0);
+	check_pushers(1);
+	/* One that is lost pushes nothing any more. */
+	epf_svc_channel_close(t.ch[0]);
+	t.ch[0] = NULL;
+	assert_int_equal(kit_await(&k, "ranks_lost", 1), 0);
+	check_pushers(0);
+	team_close(&t);
+}
+
 static void a_job_that_cannot_join_is_told(void **state)
 {
 	struct epf_svc_world q;
@@ -482,6 +525,7 @@ int main(void)
 		TEST(a_lost_rank_comes_back),
 		TEST(kernels_keep_a_core_awake),
 		TEST(a_core_forgets_kernels_of_ranks_that_go),
+		TEST(status_says_whose_kernels_push),
 		TEST(a_job_that_cannot_join_is_told),
 		TEST(engines_count_for_their_user),
 		TEST(the_daemon_ends_with_jobs),
