@@ -76,7 +76,7 @@ check()
 	return "$rc"
 }
 
-# check_beside NAME COMMAND...: a check beside those before it, $JOBS at most; `wait` ends them all
+# check_beside NAME COMMAND...: a check beside those before it, $JOBS at most; wait_beside ends them all
 BESIDE=()
 check_beside()
 {
@@ -86,6 +86,13 @@ check_beside()
 		wait "${BESIDE[0]}"
 		BESIDE=("${BESIDE[@]:1}")
 	fi
+}
+
+# Not a bare `wait`, which would wait for downloads and compilers of later stages, too.
+wait_beside()
+{
+	[ ${#BESIDE[@]} = 0 ] || wait "${BESIDE[@]}"
+	BESIDE=()
 }
 
 # tally STAGE RESULT: number of such results in a stage (empty: in all stages)

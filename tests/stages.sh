@@ -281,7 +281,7 @@ stage_fuzz()
 		# shellcheck disable=SC2086
 		check_beside "fuzzer $name, $((runs * FUZZ_TIMES)) inputs, $FUZZ_COVERAGE % of $files" fuzz_one "$name" "$((runs * FUZZ_TIMES))" $files
 	done < <(expected fuzz)
-	wait
+	wait_beside
 }
 
 # fuzz_one NAME RUNS FILE...: runs one fuzzer from its seeds, then checks its coverage of each FILE

@@ -133,7 +133,8 @@ install_and_use()
 	"$dest/use" && "$dest/use-cc" && [ -n "$(find "$dest" -name 'libepf.a')" ]
 )
 
-# Debian's aarch64 libraries, unpacked and never installed.
+# Debian's aarch64 libraries, unpacked and never installed. Fetched ahead (prefetch).
+AARCH64_ROOT=build-aarch64-root
 aarch64_root()
 {
 	local sysroot=$1
@@ -150,9 +151,10 @@ aarch64_root()
 # emulation runs the unit tests that need no other program and no clock.
 stage_aarch64()
 {
-	local sysroot=$BUILD_ROOT/build-aarch64-root name programs=()
+	local sysroot=$BUILD_ROOT/$AARCH64_ROOT name programs=()
 	local cross=$sysroot/cross.ini optimization=1
 	[ "$LONG" = no ] || optimization=2
+	prefetch_end aarch64
 	check "root of aarch64" aarch64_root "$sysroot" || return 0
 	cat >"$cross" <<-TEXT
 		[binaries]
@@ -184,5 +186,5 @@ stage_aarch64()
 	while read -r name; do
 		check_beside "aarch64 $name" timeout $((120 * LIMIT_TIMES)) qemu-aarch64 -L "$sysroot" "$BUILD_ROOT/build-aarch64/tests/unit/test_$name"
 	done < <(expected aarch64)
-	wait
+	wait_beside
 }

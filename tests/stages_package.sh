@@ -14,19 +14,29 @@ package_build()
 	cp -a "$BUILD_ROOT/$RELEASE" "$dir" && meson setup --reconfigure "$dir" "$ROOT" -Dcuda=auto
 }
 
+# The clean Debian root that the packages are installed on, as a tar file of this run. Fetched ahead (prefetch); where that fails, install.sh says why.
+package_root()
+{
+	rm -rf "$BUILD_ROOT/build-package-clean" && mkdir "$BUILD_ROOT/build-package-clean" &&
+		"$ROOT/tests/package/install.sh" --root "$BUILD_ROOT/build-package-clean/root.tar"
+}
+
 # Builds the Debian packages and installs them on a clean root, then the wheels, in empty environments; tests/expected.txt lists the cases.
 stage_package()
 {
-	local log=$LOGS/package.log name detail installs rc
+	local log=$LOGS/package.log tar=$BUILD_ROOT/build-package-clean/root.tar clean_root=() name detail installs rc
 	package_build >"$LOGS/package-begin.log" 2>&1 || { fail "begin of the packages' build" "see $LOGS/package-begin.log" && return; }
 	check "packages are made" "$ROOT/tools/package/build" --build-dir "$BUILD_ROOT/build-package" "$BUILD_ROOT/build-package-out" || return 0
-	"$ROOT/tests/package/install.sh" "$BUILD_ROOT/build-package-out" "$BUILD_ROOT/build-package-root" >"$log" 2>&1 &
+	prefetch_end package
+	[ ! -f "$tar" ] || clean_root=("$tar")
+	"$ROOT/tests/package/install.sh" "$BUILD_ROOT/build-package-out" "$BUILD_ROOT/build-package-root" "${clean_root[@]}" >"$log" 2>&1 &
 	installs=$!
 	# The same build folder again: only the links are made anew.
 	check "wheels are made" "$ROOT/tools/package/wheel" --build-dir "$BUILD_ROOT/build-package" "$BUILD_ROOT/build-package-wheels" &&
 		"$ROOT/tests/package/wheel.sh" "$BUILD_ROOT/build-package-wheels" "$BUILD_ROOT/build-package-environments" >"$log.wheels" 2>&1
 	wait "$installs"
 	rc=$?
+	rm -f "$tar"
 	"$ROOT/tests/package/contents.sh" "$BUILD_ROOT/build-package-out" >>"$log" 2>&1
 	cat "$log.wheels" >>"$log"
 	[ -z "${EPF_TEST_LONG:-}" ] || check "packages are reproducible" "$ROOT/tests/package/reproducible.sh" "$BUILD_ROOT/build-package-twice"
@@ -57,23 +67,42 @@ nixl-1.3 build-nixl/1.3
 nixl-1.4 build-nixl/1.4
 nixl-1.5 build-nixl/1.5"
 
-# Fetches the packages of the stages $@ in the background, while others compile. The stages call fetch.py again, which then finds everything there, or
-# says what is missing.
+# prefetch STAGE...: fetches what these stages download, in the background, while others compile. A stage waits for its own (prefetch_end) and then calls the
+# same function again, which finds everything there, or says what is missing.
+declare -gA PREFETCH=()
 prefetch()
 {
+	local stages=" $* "
+	[[ $stages != *" aarch64 "* ]] || prefetch_begin aarch64 aarch64_root "$BUILD_ROOT/$AARCH64_ROOT"
+	[[ $stages != *" package "* ]] || prefetch_begin package package_root
+	[[ $stages != *" frameworks "* || $stages != *" nixl "* ]] || prefetch_begin pypi prefetch_pypi
+}
+
+# prefetch_begin NAME COMMAND...
+prefetch_begin()
+{
+	"${@:2}" >"$LOGS/prefetch-$1.log" 2>&1 &
+	PREFETCH[$1]=$!
+}
+
+prefetch_end()
+{
+	[ -z "${PREFETCH[$1]:-}" ] || wait "${PREFETCH[$1]}"
+	PREFETCH[$1]=
+}
+
+prefetch_pypi()
+{
 	local name folder
-	[[ " $* " == *" frameworks "* && " $* " == *" nixl "* ]] || return 0
 	while read -r name folder; do
 		/usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$name" "$BUILD_ROOT/$folder"
-	done <<<"$FETCHED" >"$LOGS/prefetch.log" 2>&1 &
-	PREFETCH=$!
+	done <<<"$FETCHED"
 }
 
 # fetched CHECK NAME: one check
 fetched()
 {
-	[ -z "$PREFETCH" ] || wait "$PREFETCH"
-	PREFETCH=
+	prefetch_end pypi
 	check "$1" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$2" "$BUILD_ROOT/$(sed -n "s/^$2 //p" <<<"$FETCHED")"
 }
 

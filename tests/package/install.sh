@@ -5,6 +5,7 @@
 # the installed files, the unit's own command serves under its user and notifies the service manager, and purging leaves nothing.
 #
 #   install.sh PACKAGES-DIR WORK-DIR [ROOT.TAR]   prints one line a case, "ok NAME", "skip NAME" (its tool is not here) or "FAIL NAME: why"; exit 77 where no root can be made
+#   install.sh --root ROOT.TAR                     only makes such a root
 #
 # Needs root, and mmdebstrap with Debian's archive, or a root that was made by it before. It lies below WORK-DIR and is removed at the end.
 # Cases are called by their names.
@@ -12,6 +13,19 @@
 
 set -uo pipefail
 export LC_ALL=C
+
+# debian_root FOLDER or ROOT.TAR: what the packages depend on is there from the start, so that afterwards only our own files differ, and nothing is fetched.
+debian_root()
+{
+	mmdebstrap --variant=apt --quiet --skip=cleanup/apt/lists --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-unsafe-io \
+		--include=adduser,libsodium23,libjansson4,libinih1,libzstd1,libncursesw6,libmicrohttpd12 bookworm "$1"
+}
+
+if [ "$1" = --root ]; then
+	# Under another name until it is whole.
+	debian_root "$2.part.tar" && mv "$2.part.tar" "$2"
+	exit
+fi
 
 DEBS=$(cd "$1" && pwd)
 mkdir -p "$2" && WORK=$(cd "$2" && pwd)
@@ -119,14 +133,12 @@ purge_leaves_nothing()
 }
 
 clean
-# What the packages depend on is there from the start, so that afterwards only our own files differ, and nothing is fetched.
 make_root()
 {
 	if [ -n "$TAR" ]; then
 		mkdir -p "$NEW" && tar -C "$NEW" -xf "$TAR"
 	else
-		mmdebstrap --variant=apt --quiet --skip=cleanup/apt/lists --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-unsafe-io \
-			--include=adduser,libsodium23,libjansson4,libinih1,libzstd1,libncursesw6,libmicrohttpd12 bookworm "$NEW"
+		debian_root "$NEW"
 	fi
 }
 
