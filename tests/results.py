@@ -93,10 +93,19 @@ def cases(output):
     return good, bad, skipped
 
 
-def record(result, name, detail=""):
+def suites_of(entry):
+    return entry["name"].split(" / ")[0].split(":")[-1].split("+")  # project:suite+suite / name
+
+
+def stage_of(entry):
+    """The stage that a program's results count for: $STAGE, or with $SUITES_ARE_STAGES its first suite, which is the name of its folder's stage."""
+    return suites_of(entry)[0] if os.environ.get("SUITES_ARE_STAGES") else os.environ["STAGE"]
+
+
+def record(stage, result, name, detail=""):
     detail = " ".join(detail.split())
     with open(os.environ["RESULTS"], "a", encoding="utf-8") as f:
-        f.write(f"{os.environ['STAGE']}\t{result}\t{name}\t{detail}\n")
+        f.write(f"{stage}\t{result}\t{name}\t{detail}\n")
     if result != "pass":
         print(f"    {'FAIL' if result == 'fail' else 'skip'}  {name}: {detail}")
 
@@ -108,8 +117,7 @@ def seeds(output):
 def may_run_again(entry, output):
     """True for a test on the machine's clock that failed or was too slow; never after a crash or a sanitizer's finding, or with several seeds, of which a
     second run could replay only one."""
-    suites = entry["name"].split(" / ")[0].split(":")[-1].split("+")  # project:suite+suite / name
-    return (entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not VIRTUAL_CLOCK.intersection(suites)
+    return (entry["result"] in ("FAIL", "TIMEOUT") and entry["returncode"] in (1, -9, -15) and not VIRTUAL_CLOCK.intersection(suites_of(entry))
             and not FINDING.search(output) and len(seeds(output)) < 2)
 
 
@@ -141,7 +149,7 @@ def show_failure(entry, output, log):
 
 
 def count_program(entry, log, again=None, second=None):
-    program = entry["name"].split(" / ")[-1]
+    program, stage = entry["name"].split(" / ")[-1], stage_of(entry)
     output = (entry.get("stdout") or "") + "\n" + (entry.get("stderr") or "")
     if again is not None and may_run_again(entry, output):
         show_failure(entry, output, log)
@@ -154,12 +162,12 @@ def count_program(entry, log, again=None, second=None):
     took = f"{entry['duration']:.1f} s"
     if result == "SKIP" or (result == "OK" and not good and skipped):
         said = [line for line in output.splitlines() if line.strip()]
-        record("skip", program, skipped[0][1] if skipped else (said[-1] if said else "no reason given"))
+        record(stage, "skip", program, skipped[0][1] if skipped else (said[-1] if said else "no reason given"))
         return
     for name in good or ([program] if result == "OK" else []):
-        record("pass", f"{program}: {name}" if good else program, "" if second is None else f"{AGAIN}{', with ' if second else ''}{second}")
+        record(stage, "pass", f"{program}: {name}" if good else program, "" if second is None else f"{AGAIN}{', with ' if second else ''}{second}")
     for name, why in skipped:
-        record("skip", f"{program}: {name}", why)
+        record(stage, "skip", f"{program}: {name}", why)
     if result == "OK" and not bad:
         print(f"    ok    {program}: {max(len(good), 1)} ({took})")
         for line in output.splitlines():
@@ -168,9 +176,9 @@ def count_program(entry, log, again=None, second=None):
     else:
         show_failure(entry, output, log)
         for name in bad:
-            record("fail", f"{program}: {name}", f"{result} in {took}")
+            record(stage, "fail", f"{program}: {name}", f"{result} in {took}")
         if not bad:
-            record("fail", program, f"{result}, exit status {entry['returncode']}, after {took}")
+            record(stage, "fail", program, f"{result}, exit status {entry['returncode']}, after {took}")
 
 
 def count(log, again_file=None, second=None):

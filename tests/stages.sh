@@ -125,12 +125,13 @@ run_suites()
 	if [ -s "$log" ]; then
 		[ "$LONG" != no ] || touch "$again"
 		# shellcheck disable=SC2046
-		python3 "$ROOT/tests/results.py" count "$log" $(find "$again" 2>/dev/null) || fail "$STAGE" "tests/results.py could not read $log"
+		SUITES_ARE_STAGES=${SUITES_ARE_STAGES:-} python3 "$ROOT/tests/results.py" count "$log" $(find "$again" 2>/dev/null) || fail "$STAGE" "tests/results.py could not read $log"
 		[ ! -s "$again" ] || run_again "$build" "$multiplier" "$again"
 	fi
 	printf '    tests ran for %s\n' "$(seconds "$start")"
 	[ -s "$ran" ] || absent "$STAGE" "no test in suite $*"
 	while read -r suite name; do
+		[ -z "${SUITES_ARE_STAGES:-}" ] || local STAGE=$suite
 		if [[ " $* " != *" $suite "* ]] || grep -qxF "$name" "$ran" 2>/dev/null; then
 			continue
 		elif grep -qxF "$name" <<<"$left_out"; then
@@ -152,7 +153,7 @@ run_again()
 		# shellcheck disable=SC2086
 		(cd "$BUILD_ROOT/$1" && env $seed meson test --no-rebuild --logbase "quickstart-$STAGE-again" -t "$2" \
 			--num-processes 1 "$name") >"$LOGS/$STAGE-meson-again.log" 2>&1 </dev/null
-		[ ! -s "$log" ] || python3 "$ROOT/tests/results.py" again "$log" "$seed"
+		[ ! -s "$log" ] || SUITES_ARE_STAGES=${SUITES_ARE_STAGES:-} python3 "$ROOT/tests/results.py" again "$log" "$seed"
 		if ! grep -qxF "$name" "$RESULTS.ran" 2>/dev/null; then
 			fail "$name" "it did not run again; see $LOGS/$STAGE-meson-again.log"
 		fi
@@ -187,24 +188,46 @@ stage_docs()
 
 stage_unit()
 {
-	prepare_test_build && run_suites build-test 3 unit
+	run_together
 }
 
 stage_prop()
 {
-	prepare_test_build && run_suites build-test 3 prop
-}
-
-stage_p2p()
-{
-	prepare_test_build && run_suites build-test 3 p2p
+	run_together
 }
 
 stage_proc()
 {
+	run_together
+}
+
+stage_p2p()
+{
+	run_together
+}
+
+# Suites of one build, each a stage: the first of those that are requested runs the tests of all in one go. One after the other, each would leave CPUs idle
+# while its last tests wait. Results count for the stage of their suite, seconds for the first.
+TOGETHER=(unit prop proc p2p)
+TOGETHER_DONE=no
+run_together()
+{
+	local suite suites=()
+	[ "$TOGETHER_DONE" = no ] || return 0
+	TOGETHER_DONE=yes
+	for suite in "${TOGETHER[@]}"; do
+		[[ " ${REQUESTED[*]} " != *" $suite "* ]] || suites+=("$suite")
+	done
+	[[ " ${suites[*]} " != *" proc "* ]] || fetch_promtool
+	local SUITES_ARE_STAGES=yes # not exported: the tests of results.py run here, too
+	prepare_test_build && run_suites build-test 3 "${suites[@]}"
+}
+
+fetch_promtool()
+{
+	local -x STAGE=proc
 	check "promtool of the package prometheus" "$ROOT/tests/promtool.sh" "$BUILD_ROOT/build-promtool" &&
 		PROMTOOL=$(tail -n 1 "$LOGS/proc-promtool-of-the-package-prometheus.log") && export PROMTOOL
-	prepare_test_build && run_suites build-test 3 proc
 }
 
 # Jobs on hosts made of namespaces; tests/expected.txt lists the cases. Never run again: no case is judged by its time.

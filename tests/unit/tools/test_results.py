@@ -39,7 +39,7 @@ def check(good, name, detail):
     print(f"{'ok' if good else 'not ok'} {number} - {name}" + ("" if good else f"\n# {detail}"))
 
 
-def run(program, folder, what, entries, *more):
+def run(program, folder, what, entries, *more, **environment):
     log = os.path.join(folder, "log.json")
     results = os.path.join(folder, "results")
     with open(log, "w", encoding="utf-8") as f:
@@ -47,7 +47,7 @@ def run(program, folder, what, entries, *more):
             f.write(json.dumps({"name": f"ep-fabric:{suite} / {name}", "result": result, "returncode": status, "duration": 1.0,
                                 "command": [name], "stdout": output, "stderr": ""}) + "\n")
     open(results, "w", encoding="utf-8").close()
-    done = subprocess.run([sys.executable, program, what, log, *more], env={**os.environ, "RESULTS": results, "STAGE": "proc"},
+    done = subprocess.run([sys.executable, program, what, log, *more], env={**os.environ, "RESULTS": results, "STAGE": "proc", **environment},
                           stdout=subprocess.PIPE, text=True, check=True)
     with open(results, encoding="utf-8") as f:
         return done.stdout, [line.rstrip("\n").split("\t") for line in f]
@@ -76,6 +76,10 @@ def main(program, folder):
     shown, results = run(program, folder, "count", ENTRIES[:1])
     check("../a.c:12: error: Failure!" in shown and "EPF_SEED=4711" in shown and shown.count("\n") < 100, "why it failed is shown", shown)
     check(["proc", "fail", "seeded: bad", "FAIL in 1.0 s"] in results, "without a second run it has failed", results)
+    check({r[0] for r in run(program, folder, "count", ENTRIES)[1]} == {"proc"}, "results count for the stage that runs", "another stage")
+    _, results = run(program, folder, "count", ENTRIES, SUITES_ARE_STAGES="yes")
+    stages = {r[2].split(":")[0]: r[0] for r in results}
+    check(stages == {name: suite.split("+")[0] for name, suite, *_ in ENTRIES}, "or for the stage of their suite", stages)
     _, results = run(program, folder, "again", ENTRIES[:1], "EPF_SEED=4711")
     check([r[1] for r in results] == ["pass", "fail"], "what fails again has failed", results)
     second = ("seeded", "proc", "OK", 0, OK, None)
