@@ -31,7 +31,12 @@ fi
 FUZZ_COVERAGE=85
 # Of the build under AddressSanitizer, which has the test hooks, too. -Og compiles in half the time of -O1, and the tests take hardly longer. For both
 # sanitizers -g1 (functions and lines) is enough for reports, and compiles faster than -g.
-ASAN_BUILD=(-Dcuda=disabled -Dtest_hooks=true "-Db_sanitize=address,undefined" -Db_lundef=false -Doptimization=g -Dc_args=-g1)
+ASAN_BUILD=(build-asan gcc -Dcuda=disabled -Dtest_hooks=true "-Db_sanitize=address,undefined" -Db_lundef=false -Doptimization=g -Dc_args=-g1)
+# -Wno-tsan: gcc warns that fences are not modelled; only the wakeup has two.
+TSAN_BUILD=(build-tsan gcc -Dcuda=disabled -Db_sanitize=thread -Db_lundef=false -Doptimization=g '-Dc_args=-Wno-tsan -g1')
+FUZZ_BUILD=(build-fuzz clang-14 -Dfuzz=true -Db_lundef=false -Doptimization=1
+	"-Dc_args=-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fprofile-instr-generate -fcoverage-mapping -g1"
+	"-Dc_link_args=-fsanitize=address,undefined -fprofile-instr-generate")
 
 # shellcheck source=tests/stages_code.sh
 . "$ROOT/tests/stages_code.sh"
@@ -161,6 +166,47 @@ run_again()
 	mv "$first" "$RESULTS.ran"
 }
 
+# ahead_begin NAME COMMAND...: begins what a later stage needs. The stage waits for it (ahead_end NAME), and then does the same itself: nothing is left to do,
+# or the stage reports what is wrong.
+declare -gA AHEAD=()
+ahead_begin()
+{
+	set -m # a process group of its own, for ahead_stop
+	"${@:2}" >"$LOGS/ahead-$1.log" 2>&1 &
+	set +m
+	AHEAD[$1]=$!
+}
+
+ahead_end()
+{
+	[ -z "${AHEAD[$1]:-}" ] || wait "${AHEAD[$1]}"
+	AHEAD[$1]=
+}
+
+# ahead_stop NAME: the same, but ends what has not ended
+ahead_stop()
+{
+	[ -z "${AHEAD[$1]:-}" ] || kill -- "-${AHEAD[$1]}" 2>/dev/null
+	ahead_end "$1"
+}
+
+# compile_ahead STAGE CONFIGURE-ARGUMENTS: compiles the build of the stage if it is requested, with what running tests leave of the CPUs while they wait. On
+# a busy machine that may be nothing, so the stage stops it and compiles what is left.
+compile_ahead()
+{
+	local targets
+	[[ " ${REQUESTED[*]} " == *" $1 "* ]] || return 0
+	renice -n 19 "$BASHPID"
+	configure "${@:2}" || return
+	if [ "$1" = fuzz ]; then
+		targets=$(expected fuzz | sed 's,^\([^ ]*\).*,tests/fuzz/\1,')
+	else
+		targets=$(python3 "$ROOT/tests/results.py" targets "$BUILD_ROOT/$2" threads -nosan)
+	fi
+	# shellcheck disable=SC2086
+	ninja -C "$BUILD_ROOT/$2" -j "$JOBS" $targets
+}
+
 # ---- stages -------------------------------------------------------------------------------------
 
 stage_headers()
@@ -255,7 +301,7 @@ stage_hosts()
 # Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds. The build is that of the stage asan.
 stage_hooks()
 {
-	prepare build-asan gcc "${ASAN_BUILD[@]}" && run_suites build-asan 6 hooks
+	prepare "${ASAN_BUILD[@]}" && run_suites build-asan 6 hooks
 	if [ -f "$BUILD_ROOT/$RELEASE/build.ninja" ] || build_release >"$LOGS/hooks-release.log" 2>&1; then
 		check "a release program holds no hook" no_hooks_in_release
 	fi
@@ -269,27 +315,28 @@ no_hooks_in_release()
 
 stage_asan()
 {
-	prepare build-asan gcc "${ASAN_BUILD[@]}" || return
+	prepare "${ASAN_BUILD[@]}" || return
+	ahead_begin tsan compile_ahead tsan "${TSAN_BUILD[@]}"
 	echo "    under AddressSanitizer and UBSan: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-asan 6 unit prop proc p2p
 }
 
 stage_tsan()
 {
-	# -Wno-tsan: gcc warns that fences are not modelled; only the wakeup has two.
-	prepare build-tsan gcc -Dcuda=disabled -Db_sanitize=thread -Db_lundef=false -Doptimization=g '-Dc_args=-Wno-tsan -g1' || return
+	ahead_stop tsan
+	prepare "${TSAN_BUILD[@]}" || return
+	LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw ahead_begin fuzz compile_ahead fuzz "${FUZZ_BUILD[@]}"
 	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads
 }
 
 stage_fuzz()
 {
-	local name runs files targets=() instrument='-fsanitize=fuzzer-no-link,address,undefined'
-	instrument+=' -fno-sanitize-recover=undefined -fprofile-instr-generate -fcoverage-mapping'
+	local name runs files targets=()
 	# meson runs what it compiles to try the compiler, here, where a profile would be left behind.
 	local -x LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw
-	prepare build-fuzz clang-14 -Dfuzz=true -Db_lundef=false -Doptimization=1 \
-		"-Dc_args=$instrument -g1" "-Dc_link_args=-fsanitize=address,undefined -fprofile-instr-generate" || return
+	ahead_stop fuzz
+	prepare "${FUZZ_BUILD[@]}" || return
 	while read -r name runs files; do
 		if ninja -C "$BUILD_ROOT/build-fuzz" -t query "tests/fuzz/$name" >/dev/null 2>&1; then
 			targets+=("tests/fuzz/$name")

@@ -154,7 +154,7 @@ stage_aarch64()
 	local sysroot=$BUILD_ROOT/$AARCH64_ROOT name programs=()
 	local cross=$sysroot/cross.ini optimization=1
 	[ "$LONG" = no ] || optimization=2
-	prefetch_end aarch64
+	ahead_end aarch64
 	check "root of aarch64" aarch64_root "$sysroot" || return 0
 	cat >"$cross" <<-TEXT
 		[binaries]

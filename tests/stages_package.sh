@@ -27,7 +27,7 @@ stage_package()
 	local log=$LOGS/package.log tar=$BUILD_ROOT/build-package-clean/root.tar clean_root=() name detail installs rc
 	package_build >"$LOGS/package-begin.log" 2>&1 || { fail "begin of the packages' build" "see $LOGS/package-begin.log" && return; }
 	check "packages are made" "$ROOT/tools/package/build" --build-dir "$BUILD_ROOT/build-package" "$BUILD_ROOT/build-package-out" || return 0
-	prefetch_end package
+	ahead_end package
 	[ ! -f "$tar" ] || clean_root=("$tar")
 	"$ROOT/tests/package/install.sh" "$BUILD_ROOT/build-package-out" "$BUILD_ROOT/build-package-root" "${clean_root[@]}" >"$log" 2>&1 &
 	installs=$!
@@ -67,28 +67,13 @@ nixl-1.3 build-nixl/1.3
 nixl-1.4 build-nixl/1.4
 nixl-1.5 build-nixl/1.5"
 
-# prefetch STAGE...: fetches what these stages download, in the background, while others compile. A stage waits for its own (prefetch_end) and then calls the
-# same function again, which finds everything there, or says what is missing.
-declare -gA PREFETCH=()
+# prefetch STAGE...: fetches what these stages download, while others compile.
 prefetch()
 {
 	local stages=" $* "
-	[[ $stages != *" aarch64 "* ]] || prefetch_begin aarch64 aarch64_root "$BUILD_ROOT/$AARCH64_ROOT"
-	[[ $stages != *" package "* ]] || prefetch_begin package package_root
-	[[ $stages != *" frameworks "* || $stages != *" nixl "* ]] || prefetch_begin pypi prefetch_pypi
-}
-
-# prefetch_begin NAME COMMAND...
-prefetch_begin()
-{
-	"${@:2}" >"$LOGS/prefetch-$1.log" 2>&1 &
-	PREFETCH[$1]=$!
-}
-
-prefetch_end()
-{
-	[ -z "${PREFETCH[$1]:-}" ] || wait "${PREFETCH[$1]}"
-	PREFETCH[$1]=
+	[[ $stages != *" aarch64 "* ]] || ahead_begin aarch64 aarch64_root "$BUILD_ROOT/$AARCH64_ROOT"
+	[[ $stages != *" package "* ]] || ahead_begin package package_root
+	[[ $stages != *" frameworks "* || $stages != *" nixl "* ]] || ahead_begin pypi prefetch_pypi
 }
 
 prefetch_pypi()
@@ -102,7 +87,7 @@ prefetch_pypi()
 # fetched CHECK NAME: one check
 fetched()
 {
-	prefetch_end pypi
+	ahead_end pypi
 	check "$1" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$2" "$BUILD_ROOT/$(sed -n "s/^$2 //p" <<<"$FETCHED")"
 }
 
