@@ -166,6 +166,21 @@ run_again()
 	mv "$first" "$RESULTS.ran"
 }
 
+# together SUITE...: for suites that are stages: the first of those stages that are requested runs the tests of all in one go; SUITES says which. Fails for the other
+# stages. One after the other, each would leave CPUs idle while its last tests wait. With SUITES_ARE_STAGES results count for the stage of their suite;
+# seconds count for the first.
+declare -gA TOGETHER=()
+together()
+{
+	local suite
+	[ -z "${TOGETHER[$*]:-}" ] || return 1
+	TOGETHER[$*]=yes
+	SUITES=()
+	for suite in "$@"; do
+		[[ " ${REQUESTED[*]} " != *" $suite "* ]] || SUITES+=("$suite")
+	done
+}
+
 # ahead_begin NAME COMMAND...: begins what a later stage needs. The stage waits for it (ahead_end NAME), and then does the same itself: nothing is left to do,
 # or the stage reports what is wrong.
 declare -gA AHEAD=()
@@ -252,21 +267,12 @@ stage_p2p()
 	run_together
 }
 
-# Suites of one build, each a stage: the first of those that are requested runs the tests of all in one go. One after the other, each would leave CPUs idle
-# while its last tests wait. Results count for the stage of their suite, seconds for the first.
-TOGETHER=(unit prop proc p2p)
-TOGETHER_DONE=no
 run_together()
 {
-	local suite suites=()
-	[ "$TOGETHER_DONE" = no ] || return 0
-	TOGETHER_DONE=yes
-	for suite in "${TOGETHER[@]}"; do
-		[[ " ${REQUESTED[*]} " != *" $suite "* ]] || suites+=("$suite")
-	done
-	[[ " ${suites[*]} " != *" proc "* ]] || fetch_promtool
+	together unit prop proc p2p || return 0
+	[[ " ${SUITES[*]} " != *" proc "* ]] || fetch_promtool
 	local SUITES_ARE_STAGES=yes # not exported: the tests of results.py run here, too
-	prepare_test_build && run_suites build-test 3 "${suites[@]}"
+	prepare_test_build && run_suites build-test 3 "${SUITES[@]}"
 }
 
 fetch_promtool()

@@ -91,28 +91,51 @@ fetched()
 	check "$1" /usr/bin/python3 "$ROOT/tools/frameworks/fetch.py" "$2" "$BUILD_ROOT/$(sed -n "s/^$2 //p" <<<"$FETCHED")"
 }
 
-# Megatron-core and transformers on CPU tensors, with packages from PyPI that are fetched once into the build directory; without them all is skipped.
 stage_frameworks()
 {
+	run_fetched
+}
+
+stage_nixl()
+{
+	run_fetched
+}
+
+run_fetched()
+{
+	local suite ready=()
+	together frameworks nixl || return 0
+	for suite in "${SUITES[@]}"; do
+		! "fetch_$suite" || ready+=("$suite")
+	done
+	[ ${#ready[@]} -gt 0 ] || return
+	# shellcheck disable=SC2034
+	local SUITES_ARE_STAGES=yes
+	prepare_test_build && keep_bytecode run_suites build-test 3 "${ready[@]}"
+}
+
+# Megatron-core and transformers on CPU tensors, with packages from PyPI that are fetched once into the build directory; without them all is skipped.
+fetch_frameworks()
+{
+	local -x STAGE=frameworks
 	export FRAMEWORKS=$BUILD_ROOT/build-frameworks
 	fetched "packages of frameworks" cpu
 	case $? in
 	0) ;;
 	77) unset FRAMEWORKS ;;
-	*) return ;;
+	*) return 1 ;;
 	esac
-	prepare_test_build && keep_bytecode run_suites build-test 3 frameworks
 }
 
 # Our back end in NIXL's agents: three releases from PyPI, fetched once into the build directory; without them all is skipped.
-stage_nixl()
+fetch_nixl()
 {
+	local -x STAGE=nixl
 	local version rc
 	export NIXL=$BUILD_ROOT/build-nixl
 	for version in 1.3 1.4 1.5; do
 		fetched "NIXL $version" "nixl-$version"
 		rc=$?
-		[ "$rc" = 0 ] || [ "$rc" = 77 ] || return
+		[ "$rc" = 0 ] || [ "$rc" = 77 ] || return 1
 	done
-	prepare_test_build && keep_bytecode run_suites build-test 3 nixl
 }
