@@ -83,6 +83,7 @@ export CUDA_MODULE_LOADING=EAGER
 nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${nodes_comma:-}" $((r * 2 / ranks)) && nodes_comma=,; done)
 run nodes-table ht-table --nodes "$nodes"
 run nodes-random ht-random --cases "$cases" --nodes "$nodes"
+run nodes-crossing ht-crossing --nodes "$nodes"
 run nodes-layers ht-layers --nodes "$nodes"
 run nodes-streams ht-streams --nodes "$nodes"
 run nodes-graphs ht-graphs --steps "$steps" --nodes "$nodes"

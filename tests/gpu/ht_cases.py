@@ -257,6 +257,20 @@ def sizes(rank):
     return ", ".join(f"{outcomes.count(what)} {what}" for what in sorted(set(outcomes)))
 
 
+def crossing(rank):
+    """A batch that stays within each node, then one with fewer rows that cross between nodes: only the memory for rows that cross has to grow."""
+    b = rank.throughput_buffer()
+    far = [next((r for r in range(rank.size) if rank.nodes[r] != node), i) for i, node in enumerate(rank.nodes)]
+    far = [to if far[to] == r else r for r, to in enumerate(far)]  # pairs, so that nobody receives the rows of two ranks
+    for n, goes_to in ((200, range(rank.size)), (150, far)):
+        batch = Batch(rank, [n] * rank.size, 1024, rank.size, 1, seed=n, holes=0)
+        for (_, _, idx, _, _), to in zip(batch.all, goes_to):
+            idx.fill_(to)
+        one(rank, b, batch, f"to ranks {list(goes_to)}: ")
+    b.destroy()
+    return f"200 rows within nodes, then 150 to ranks {far}"
+
+
 def layers(rank):
     """As training does: results and handles of many layers are held, and used in reverse order. Every row is checked at the end."""
     b = rank.throughput_buffer()

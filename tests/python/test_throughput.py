@@ -47,7 +47,7 @@ def layers_held_both_modes_and_the_calls_of_frameworks():
 
 
 def between_nodes():
-    cases("ht-table,ht-random,ht-mixed,ht-callers", "--ranks", "3", "--nodes", "a,b,a", "--cases", "10")
+    cases("ht-table,ht-random,ht-crossing,ht-mixed,ht-callers", "--ranks", "3", "--nodes", "a,b,a", "--cases", "10")
 
 
 def with_a_daemon():
