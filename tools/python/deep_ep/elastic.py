@@ -19,7 +19,7 @@ from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
 from .expand import Places, fold, like_scales, spread
 from .handle import RoutingHandle
-from .order import Order, begin
+from .order import begin
 from .routing import Routing
 from .throughput import Rows
 from .utils.math import align, column_stride
