@@ -167,7 +167,7 @@ EPF_DEV_FN uint32_t ht_sent_by(const struct ht_job *j, uint64_t call, uint32_t r
 	return sum;
 }
 
-/* Of each rank, in shared memory. adds, out and in end within ht_entries(): the entries are sent. */
+/* Of each rank, in shared memory; adds and out lie where the entries were (ht_entries()), which are sent by then. */
 struct ht_sizes {
 	uint32_t *
 		adds; /* the most rows that its window holds: those received in a dispatch, or those that a combine adds */
