@@ -277,7 +277,10 @@ uint32_t epf_ht_wanted(const struct epf_ht *ht, uint32_t i, void **base, uint64_
  */
 int epf_ht_map(struct epf_ht *ht, void *base, uint64_t bytes, void *const *peers);
 
-/* Counts the routing of a batch: in_rank, per_rank, per_node, per_expert. Not collective. */
+/*
+ * Counts the routing of a batch: in_rank, per_rank, per_node, per_expert. Not collective. Kernels of one object share memory and must not run beside each other:
+ * whoever puts calls into several streams orders them (epf_ht_order).
+ */
 int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream);
 
 /* Exchanges counts: place, matrix, host. */

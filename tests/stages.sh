@@ -186,7 +186,7 @@ together()
 declare -gA AHEAD=()
 ahead_begin()
 {
-	set -m # a process group of its own, for ahead_stop
+	set -m # so that ahead_stop can end the whole process group
 	"${@:2}" >"$LOGS/ahead-$1.log" 2>&1 &
 	set +m
 	AHEAD[$1]=$!

@@ -341,8 +341,8 @@ static uint64_t use_mapped(const struct epf_copy_handle *h, int device, int *hol
 }
 
 /*
- * Maps an allocation with an IPC handle for a device: neither copy engines nor kernels of one use what is mapped for another at full speed, or at all. Where
- * the driver maps it for one only, the other may be let there.
+ * Maps an allocation with an IPC handle for a device. What is mapped for another device is slow for copy engines and out of reach for kernels, peer access or
+ * not. Where the driver refuses a second mapping, the device uses the other one's, with peer access.
  */
 static int import_ipc(struct epf_gpu_dev *dev, int device, const struct epf_copy_handle *h,
 		      struct piece *p)

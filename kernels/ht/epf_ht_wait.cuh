@@ -64,7 +64,7 @@ EPF_DEV_FN const struct ht_node *ht_node_of(const struct ht_job *j, uint32_t nod
 }
 
 /*
- * Ranks of this node. Here and below one node is told apart so that kernels need not wait for tables, which what ran in between has driven out of the cache.
+ * Ranks of this node. With a single node, this and the functions below read no table: it has usually left the cache since the last call.
  */
 EPF_DEV_FN uint32_t ht_mates(const struct ht_job *j)
 {
@@ -152,8 +152,8 @@ EPF_DEV_FN uint32_t ht_rows_until(const struct ht_job *j, uint32_t i, uint32_t r
 }
 
 /*
- * Counts this block as having reached a point of its kernel, which `blocks` reach. Returns 1 in all threads of the last one, which with `writes`, and behind
- * a fence of its own, sees what the others have written before.
+ * Counts this block as having reached a point of its kernel; `blocks` blocks reach it. Returns 1 in all threads of the last one. With `writes` the last one, after
+ * a fence, sees what the others wrote before.
  */
 EPF_DEV_FN int ht_last_of(uint64_t *done, uint32_t blocks, int writes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libepf in service mode against a fake daemon that does nothing wrong: each call has its promised result; lost and masked ranks, kernels that the
- * daemon is told of, epf_rejoin. test_remote_bad.c has daemons that fail; tests/proc has the real daemon.
+ * libepf in service mode against a fake daemon that behaves: results of each call, lost and masked ranks, reports of kernels that push commands, epf_rejoin.
+ * test_remote_bad.c has daemons that fail; tests/proc has the real daemon.
  */
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
