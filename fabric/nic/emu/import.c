@@ -31,7 +31,8 @@ struct import {
 	struct epf_emu_seg *seg;
 	const struct epf_copy_ops *ops;
 	uint32_t key;
-	int device; /* whose copies it is mapped for */
+	int want;   /* whose copies it was mapped for; -1: any device's */
+	int device; /* which makes them: another one's only of what was not made for sharing */
 	uint64_t base, len, at;
 	struct epf_copy_handle handle;
 };
@@ -233,7 +234,14 @@ static int map_region(const struct epf_copy_ops *ops, struct epf_emu_seg *seg, u
 	if (rc)
 		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of process %d is no more", key,
 				(int)seg->pid);
-	*im = (struct import){ NULL, seg, ops, key, device, g.base, g.len, 0, { .kind = g.kind } };
+	*im = (struct import){ .seg = seg,
+			       .ops = ops,
+			       .key = key,
+			       .want = device,
+			       .device = device,
+			       .base = g.base,
+			       .len = g.len,
+			       .handle = { .kind = g.kind } };
 	if (seg->own)
 		return find_own(ops, seg, key, device, kernels, im);
 	im->handle.bytes = g.bytes;
@@ -274,7 +282,7 @@ int epf_emu_import_peer(const struct epf_copy_ops *ops, struct epf_emu_seg *seg,
 
 	for (im = imports; im; im = im->next)
 		if (im->key == key && im->seg == seg &&
-		    (device < 0 || device == im->device || !im->ops))
+		    (device < 0 || device == im->want || device == im->device))
 			break;
 	if (im && !epf_emu_is_gpu_key(seg, key))
 		return epf_fail(EPF_R_NIC_PEER_GONE, "GPU region %#x of process %d was withdrawn",

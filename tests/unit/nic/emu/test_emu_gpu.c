@@ -5,6 +5,7 @@
  * without a GPU, many regions.
  */
 #include "fabric/nic/emu/copier_priv.h"
+#include "fabric/nic/emu/copies.h"
 #include "fabric/nic/emu/emu.h"
 #include "tests/unit/nic/gpu_kit.h"
 
@@ -403,6 +404,62 @@ static void test_private(void **state)
 	epf_copy_fake.mem_free(memory);
 }
 
+/* A region of the segment's own NIC, with entry `at` of its table of GPU memory. */
+static struct epf_copy_mem *own_region(struct epf_emu_seg *seg, uint32_t at, void *addr)
+{
+	struct epf_copy_mem *mem;
+
+	assert_int_equal(epf_copy_mem_wrap(&epf_copy_fake, addr, 4096, &mem), 0);
+	seg->gpu[at] = (struct epf_emu_gpu_region){
+		.key = at, .kind = mem->handle.kind, .base = mem->addr, .len = 4096, .bytes = 4096
+	};
+	assert_int_equal(epf_emu_import_add_own(seg->nonce, at, mem), 0);
+	return mem;
+}
+
+/*
+ * Memory made for sharing is mapped for each GPU that copies it, whichever asks first; what was not is copied as it is, on its own GPU. Each question has the
+ * same answer when it is asked again.
+ */
+static void test_copies_of_two_devices(void **state)
+{
+	const struct epf_emu_opts opts = { .packets = 16, .mtu = 1024, .lanes = 1 };
+	struct epf_emu_window w[2][4];
+	struct epf_copy_mem *shared, *private;
+	struct epf_emu_seg *seg;
+	void *memory[2];
+
+	(void)state;
+	assert_int_equal(epf_emu_seg_create(&opts, &seg), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(epf_copy_fake.mem_alloc(0, 4096, &memory[i]), 0);
+	shared = own_region(seg, 1, memory[0]);
+	epf_copy_fake_private(1);
+	private = own_region(seg, 2, memory[1]);
+	epf_copy_fake_private(0);
+	for (uint32_t key = 1; key <= 2; key++)
+		for (int i = 0; i < 4; i++)
+			assert_int_equal(epf_emu_import_peer(&epf_copy_fake, seg, key, i % 2, false,
+							     &w[key - 1][i]),
+					 0);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(w[0][i].device, i % 2);
+		assert_int_equal(w[1][i].device, 0);
+		assert_true(w[0][i].at == w[0][i % 2].at);
+		assert_true(w[1][i].at == w[1][0].at);
+	}
+	assert_true(w[0][0].at != w[0][1].at);
+	epf_emu_import_drop(seg);
+	epf_emu_import_remove_own(seg->nonce, 1);
+	epf_emu_import_remove_own(seg->nonce, 2);
+	epf_emu_import_owns(NULL); /* ends the uses of both */
+	epf_copy_mem_put(shared);
+	epf_copy_mem_put(private);
+	for (int i = 0; i < 2; i++)
+		epf_copy_fake.mem_free(memory[i]);
+	epf_emu_seg_put(seg);
+}
+
 static struct {
 	struct epf_emu_copier *copier;
 	struct epf_emu_seg *seg;
@@ -453,6 +510,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_end_beside_segment),
+		cmocka_unit_test(test_copies_of_two_devices),
 		cmocka_unit_test(test_overlap),
 		cmocka_unit_test(test_fence),
 		cmocka_unit_test(test_withdrawn),
