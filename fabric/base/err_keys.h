@@ -83,6 +83,7 @@ R(REJOIN,              410, EAGAIN,  "A rank cannot rejoin now.", "let the rank 
 R(LINK_LOST,           411, ECONNRESET, "A node cannot be reached: no port of this node's NICs is up.", "look at the cables and switch ports of this node, see ep-fabric nics; with a link up: epf_reconnect, or the next job")
 R(RECONNECT,           412, ENETUNREACH, "Nodes of the job cannot be reconnected yet.", "bring a link between them up, then let every rank call epf_reconnect again")
 R(PEER_SILENT,         413, ETIMEDOUT, "A wait ended while the engine of a peer gave no sign of life.", "look at the process named: it is stopped, held by a debugger, or its machine hangs; let it go on, or end it")
+R(NODE_MEMORY,         414, ECONNRESET, "Memory of a node could not be reached: the NIC refused a region's key or range, or a copy to or from GPU memory failed.", "the log of the process that drives the NIC says which, here or at the node named; mask its ranks to go on without them")
 R(NIC_OPTION,          420, EINVAL,  "A setting of a NIC is outside its range.", "choose a value inside the range")
 R(NIC_LIMIT,           421, ENOSPC,  "A NIC has no room for the request.", "stay below the limit that the message names")
 R(NIC_LANE,            422, EBUSY,   "A lane is not in the state that the call needs.", "create a lane once, connect it once, destroy it before it is used again")

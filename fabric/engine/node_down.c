@@ -9,15 +9,16 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 
-/* Returns why a node cannot be reached: this node's own ports, or something behind them. */
+/* Returns why a node cannot be reached: this node's own ports, memory at either end, or something behind the ports. */
 static unsigned why_down(const struct epf_core *core, unsigned status)
 {
 	struct epf_nic_counters nic;
 
 	core->ops->counters(core->nic, &nic);
-	return status == EPF_S_LINK_DOWN || (core->caps.carries_events && !nic.link_up)
-		       ? EPF_R_LINK_LOST
-		       : EPF_R_NODE_LOST;
+	if (status == EPF_S_LINK_DOWN || (core->caps.carries_events && !nic.link_up))
+		return EPF_R_LINK_LOST;
+	return status == EPF_S_REMOTE_ACCESS || status == EPF_S_LOCAL ? EPF_R_NODE_MEMORY
+								      : EPF_R_NODE_LOST;
 }
 
 void epf_node_down(struct epf_core *core, struct epf_node *node, unsigned status)

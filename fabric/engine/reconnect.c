@@ -401,14 +401,20 @@ static void use_lanes(struct epf_core *core, struct epf_node *node, uint8_t good
 	}
 }
 
-/* Ranks that were lost with their node; one that died is lost for good, or until it rejoins. */
+/* Was a rank lost with its node? One that died is lost for good, or until it rejoins. */
+static bool may_return(const struct epf_peer_word *w)
+{
+	return w->state == EPF_PEER_DOWN &&
+	       (w->cause == EPF_R_NODE_LOST || w->cause == EPF_R_LINK_LOST ||
+		w->cause == EPF_R_NODE_MEMORY);
+}
+
 static void ranks_are_back(struct epf_core *core, const struct epf_node *node)
 {
 	for (uint32_t r = 0; r < core->world; r++) {
 		const struct epf_peer_word *w = &core->peers_page->peers[r];
 
-		if (&core->nodes[core->peers[r].node] != node || w->state != EPF_PEER_DOWN ||
-		    (w->cause != EPF_R_NODE_LOST && w->cause != EPF_R_LINK_LOST))
+		if (&core->nodes[core->peers[r].node] != node || !may_return(w))
 			continue;
 		core->peers[r].returns++;
 		epf_peer_changed(core, r, EPF_PEER_UP, 0, w->epoch + 1);

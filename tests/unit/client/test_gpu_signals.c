@@ -9,6 +9,7 @@
 #include "fabric/gpu/copy.h"
 #include "kernels/epf_device.cuh"
 
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -189,12 +190,32 @@ static void reports_of_waits_are_read_at_any_time(void **state)
 	job_close(&j);
 }
 
+/* Copies that fail at the target: whoever waits at the sender is told that memory was not reached, not that a process has ended. */
+static void copies_that_fail_are_no_lost_process(void **state)
+{
+	struct epf_dev d;
+	struct job j;
+
+	job_open(&j);
+	epf_copy_fake_hold(3);
+	epf_dev_open(&d, epf_gpu_context(j.gpu[0]));
+	assert_int_equal(epf_dev_put(&d, 1, DATA, 0, DATA, 0, PIECE, 0), 0);
+	assert_true(epf_dev_flush(&d, 0) < 0);
+	epf_dev_close(&d);
+	epf_copy_fake_hold(0);
+	assert_int_equal(epf_gpu_check(j.gpu[0]), -ECONNRESET);
+	assert_non_null(strstr(epf_last_error(), "rank 1"));
+	assert_non_null(strstr(epf_last_error(), "[EPF-414]"));
+	job_close(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(data_is_there_before_its_signal),
 		cmocka_unit_test(additions_change_their_signal_only),
 		cmocka_unit_test(reports_of_waits_are_read_at_any_time),
+		cmocka_unit_test(copies_that_fail_are_no_lost_process),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
