@@ -67,7 +67,7 @@ EPF_DEV_FN void ht_look_at_batch(const struct ht_job *j, uint32_t rank, uint32_t
 	uint32_t step = j->threads / width;                               /* tokens at once */
 
 	epf_block_barrier();
-	for (uint32_t t = me; t < ht_batch(j); t += j->threads)
+	for (uint32_t t = me; t < n; t += j->threads)
 		ht_seen()[t] = 0;
 	epf_block_barrier();
 	for (uint32_t k = me % width; k < j->topk && me < step * width; k += width)

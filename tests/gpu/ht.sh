@@ -125,7 +125,7 @@ if [ -n "$deepep_tests" ] && wanted deepep-internode; then
 	if [ "$gpus" -ge 8 ] || [ "$ranks" -gt "$gpus" ]; then
 		part deepep-internode 300 bash -c 'internode --num-processes 8 --num-tokens 256 --hidden 2048 --test-ll-compatibility'
 	else
-		result deepep-internode "skipped: 8 processes a node, and $gpus GPUs that $ranks ranks do not share: CUDA_VISIBLE_DEVICES=0"
+		result deepep-internode "skipped: 8 processes a node, and $gpus GPUs that $ranks ranks do not share: --ranks $((2 * gpus))"
 	fi
 fi
 stop_daemon

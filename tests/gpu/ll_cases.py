@@ -479,6 +479,7 @@ PARTS.update({f"ht-kill-{name}": part_of("ht_cases", f"kill_{name}") for name in
 PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "layers", "graphs", "callers")})
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
 PARTS["ht-memory"] = part_of("ht_memory", "memory")
+PARTS.update({"peers-ll": part_of("peers_speed", "low_latency"), "peers-ht": part_of("peers_speed", "high_throughput")})
 
 
 def main():
@@ -495,6 +496,8 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--deepep", help="folder with DeepEP's package and its compiled module")
+    parser.add_argument("--nixl", help="folder with NIXL EP's package")
+    parser.add_argument("--nccl-ep", action="store_true", help="NCCL EP takes part in peers-*")
     args = parser.parse_args()
     args.kills = any(part.startswith(("kill", "ht-kill")) for part in args.part)
     if set(args.part) - set(PARTS) or (args.kills and len(args.part) > 1):
@@ -502,7 +505,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed", "ht-memory", "elastic-graphs"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed", "ht-memory", "elastic-graphs", "peers-ll", "peers-ht"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))
