@@ -18,7 +18,7 @@ PROGRAM=("$(command -v "${PYTHON:-python3}")" "$HERE/xfer.py" --wheel "$WHEEL" -
 BED_KEEP="$BUILD $WHEEL"
 # UCX sees one machine and would find ways past the cable.
 export UCX_TLS=tcp UCX_NET_DEVICES=eth1 EPF_NIC=tcp
-BED_PASS="UCX_TLS UCX_NET_DEVICES EPF_NIC EPF_SOCKET_IFNAME EPF_LANES_PER_PEER EPF_CORE_IDLE EPF_CORE_IDLE_AFTER"
+BED_PASS="UCX_TLS UCX_NET_DEVICES EPF_NIC EPF_SOCKET_IFNAME EPF_LANES_PER_PEER EPF_CORE_IDLE EPF_CORE_IDLE_AFTER EPF_TCP_CONGESTION"
 trap bed_end EXIT
 bed_begin 2 1 || exit 1
 bed_on beta "${PROGRAM[@]}" --target 4712 "$@" >/dev/null &

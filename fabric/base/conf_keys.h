@@ -210,6 +210,7 @@ K(efa_flush_wait_ns,    "efa-flush-wait",       TIME,   "200ms", 1000, 600000000
 
 G(TCP, "TCP NIC")
 K(tcp_timeout_ns,       "tcp-timeout",          TIME,   "2s",    1500000000, 3600000000000, BASIC, "", "Silence of a peer's host, which answers a keepalive once a second, after which a connection to it counts as broken, and the wait for each of its addresses when it is connected to.")
+K(tcp_congestion,       "tcp-congestion",       STRING, "",      1, 15, BASIC, "", "Congestion control of what nic tcp sends, a name of /proc/sys/net/ipv4/tcp_allowed_congestion_control: cubic, for example, where the system's is BBR and no sysctl can be set. Empty: the system's.")
 K(wire_encryption,      "wire-encryption",      BOOL,   "no",    0, 1, BASIC, "", "Encrypt and authenticate what nic tcp sends (ChaCha20-Poly1305, keys from the handshake, so from the job's secret); the same at all ends. Other NICs that leave the machine refuse it.")
 K(tcp_reset_after,      "tcp-reset-after",      UINT,   "0",     0, 1099511627776, EXPERT, "", "For tests: lanes of the TCP NIC with even numbers reset their connection after so many work requests, and again when they are open again. 0: never.")
 

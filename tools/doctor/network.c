@@ -233,10 +233,13 @@ static void check_congestion(struct doctor *d)
 		return;
 	}
 	text[strcspn(text, "\n")] = 0;
-	if (!strncmp(text, "bbr", 3))
+	if (d->conf.tcp_congestion[0])
+		doctor_say(d, DOCTOR_OK, NULL, "%s (tcp-congestion; the system: %s)",
+			   d->conf.tcp_congestion, text);
+	else if (!strncmp(text, "bbr", 3))
 		doctor_say(
 			d, DOCTOR_WARN,
-			"within a data centre: sysctl -w net.ipv4.tcp_congestion_control=cubic, at all hosts",
+			"within a data centre: tcp-congestion=cubic, or sysctl -w net.ipv4.tcp_congestion_control=cubic, at all hosts",
 			"%s holds back what it sends to the rate that it has seen: transfers of 64 KiB and more between two hosts took twice as long as with cubic",
 			text);
 	else

@@ -7,11 +7,13 @@
 #include "fabric/nic/tcp/door_priv.h"
 
 #include "fabric/base/clock.h"
+#include "fabric/base/err.h"
 #include "fabric/base/log.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -27,6 +29,16 @@ void epf_tcp_tune(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+}
+
+int epf_tcp_use_congestion(int fd, const char *name)
+{
+	if (!name[0] || !setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)))
+		return 0;
+	return epf_fail_sys(
+		EPF_R_NIC_OPTION, errno,
+		"tcp-congestion: '%s' is none that the kernel has and allows (/proc/sys/net/ipv4/tcp_allowed_congestion_control)",
+		name);
 }
 
 int epf_tcp_caller_watch(struct epf_tcp_door *door, struct epf_tcp_caller *c, int first)

@@ -99,6 +99,7 @@ static int open_attempt(struct epf_tcp_door *door, struct epf_tcp_caller *c)
 	if (c->fd < 0)
 		return -errno;
 	epf_tcp_tune(c->fd);
+	(void)epf_tcp_use_congestion(c->fd, door->opts.congestion); /* the listener has it */
 	for (uint32_t i = 0; door->opts.links > 1 && i < door->n_listen; i++) {
 		struct epf_net_addr from = door->listen[i];
 

@@ -90,6 +90,8 @@ int epf_tcp_caller_run(struct epf_tcp_caller *c);
 int epf_tcp_caller_watch(struct epf_tcp_door *door, struct epf_tcp_caller *c, int first);
 /* Options of a connection, before it carries anything. */
 void epf_tcp_tune(int fd);
+/* Chooses the congestion control, before a socket listens, whose connections have the same, or connects. "": the system's. */
+int epf_tcp_use_congestion(int fd, const char *name);
 /* Lets in all who stand at a listener. */
 void epf_tcp_callers_let_in(struct epf_tcp_door *door, uint32_t listener);
 /* Something has happened to a stranger. */

@@ -27,6 +27,7 @@ void epf_tcp_opts_from_conf(struct epf_tcp_opts *opts, const struct epf_conf *co
 	opts->ifname = conf->socket_ifname;
 	opts->links = (uint32_t)conf->nic_count;
 	opts->timeout_ns = conf->tcp_timeout_ns;
+	opts->congestion = conf->tcp_congestion;
 	opts->reset_after = conf->tcp_reset_after;
 	opts->encrypts = conf->wire_encryption;
 	opts->gpu = epf_copy_name(conf);
@@ -71,6 +72,9 @@ int epf_tcp_open(const struct epf_tcp_opts *opts, uint64_t (*now)(void *), void 
 	t->opts = *opts;
 	snprintf(t->ifname, sizeof(t->ifname), "%s", opts->ifname ? opts->ifname : "");
 	t->opts.ifname = t->ifname;
+	snprintf(t->congestion, sizeof(t->congestion), "%s",
+		 opts->congestion ? opts->congestion : "");
+	t->opts.congestion = t->congestion;
 	t->now = now;
 	t->now_arg = now_arg;
 	t->wakeup = &t->own_wakeup;

@@ -19,6 +19,7 @@ struct epf_tcp_opts {
 	uint64_t rnr_timeout_ns;
 	uint64_t stranger_timeout_ns; /* for a connection to prove itself */
 	uint32_t strangers;           /* connections that have not proven themselves */
+	const char *congestion;       /* tcp-congestion; NULL or "": the system's */
 	bool encrypts;                /* wire-encryption */
 	const char *gpu;              /* copies of GPU memory, as epf_copy_ops_find(); NULL: none */
 	uint64_t

@@ -147,12 +147,16 @@ static int watch(struct epf_tcp_door *door, int fd, uint64_t tag, uint32_t event
 static int listen_at(struct epf_tcp_door *door, struct epf_net_addr *at)
 {
 	char text[EPF_NET_HOST_MAX + 16];
-	int on = 1, fd = socket(at->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int on = 1, fd = socket(at->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
+	    rc;
 
 	epf_net_print(at, text, sizeof(text));
 	if (fd < 0)
 		return epf_fail_sys(EPF_R_SYSTEM, errno, "tcp: a socket for %s", text);
 	door->listen_fd[door->n_listen++] = fd;
+	rc = epf_tcp_use_congestion(fd, door->opts.congestion);
+	if (rc)
+		return rc;
 	if (at->sa.sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
 	if (bind(fd, &at->sa, at->len) || listen(fd, BACKLOG) || getsockname(fd, &at->sa, &at->len))

@@ -149,7 +149,8 @@ struct epf_tcp {
 	uint64_t (*now)(void *);
 	void *now_arg;
 	struct epf_tcp_opts opts;
-	char ifname[256]; /* opts.ifname */
+	char ifname[256];    /* opts.ifname */
+	char congestion[16]; /* opts.congestion */
 	struct epf_auth auth;
 	uint8_t id[EPF_TCP_ID];
 	struct epf_net_addr listen[EPF_TCP_LISTEN_MAX];

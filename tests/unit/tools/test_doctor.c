@@ -141,9 +141,11 @@ static void a_network_that_loses_is_seen(void **state)
 	assert_has("warn  buffers      at most 6144 KiB to receive and 64 KiB to send");
 	assert_has("net.ipv4.tcp_wmem=");
 	assert_has("warn  congestion   bbr holds back");
-	assert_has("net.ipv4.tcp_congestion_control=cubic");
+	assert_has("tcp-congestion=cubic, or sysctl -w net.ipv4.tcp_congestion_control=cubic");
 	assert_has("warn  loss         2.5 % of TCP's segments were sent again");
 	assert_has("ip -s link");
+	assert_int_equal(run(&rig, "--tcp-congestion=reno"), 0);
+	assert_has("ok    congestion   reno (tcp-congestion; the system: bbr)");
 	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n");
 	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_congestion_control", "cubic\n");
 	place_rig_put(&rig, "proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 200000 100\n");

@@ -15,12 +15,14 @@ struct duo {
 	struct epf_wc wc[512];
 };
 
-static inline struct epf_nic *duo_nic(struct duo *d, uint8_t **mem, struct epf_nic_mr *mr)
+static inline struct epf_nic *duo_nic(struct duo *d, const char *congestion, uint8_t **mem,
+				      struct epf_nic_mr *mr)
 {
 	struct epf_tcp_opts opts;
 	struct epf_nic *nic;
 
 	epf_tcp_opts_defaults(&opts);
+	opts.congestion = congestion;
 	assert_int_equal(epf_tcp_open(&opts, kit_now, &d->clock_ns, &nic), 0);
 	*mem = calloc(1, DUO_BYTES);
 	assert_non_null(*mem);
@@ -54,16 +56,22 @@ static inline void duo_join(struct epf_nic *x, uint16_t lx, struct epf_nic *y, u
 	}
 }
 
-static inline struct duo *duo_open(void)
+/* congestion: as opts; NULL: the system's. */
+static inline struct duo *duo_open_with(const char *congestion)
 {
 	struct duo *d = calloc(1, sizeof(*d));
 
 	assert_non_null(d);
 	d->clock_ns = 1;
-	d->a = duo_nic(d, &d->mem_a, &d->mr_a);
-	d->b = duo_nic(d, &d->mem_b, &d->mr_b);
+	d->a = duo_nic(d, congestion, &d->mem_a, &d->mr_a);
+	d->b = duo_nic(d, congestion, &d->mem_b, &d->mr_b);
 	duo_join(d->a, 0, d->b, 0);
 	return d;
+}
+
+static inline struct duo *duo_open(void)
+{
+	return duo_open_with(NULL);
 }
 
 static inline void duo_close(struct duo *d)

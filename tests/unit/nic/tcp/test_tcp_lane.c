@@ -7,6 +7,8 @@
 
 #include "fabric/base/err.h"
 
+#include <netinet/tcp.h>
+
 #define LONG_NS 3600000000000ull
 
 static struct epf_wr write_wr(const struct duo *d, uint32_t id, uint64_t at, uint32_t len)
@@ -475,6 +477,42 @@ static void a_sleeper_is_woken(void **state)
 	duo_close(d);
 }
 
+static void expect_congestion(struct epf_nic *nic, const char *name)
+{
+	char found[16] = "";
+	socklen_t len = sizeof(found);
+
+	assert_int_equal(
+		getsockopt(epf_tcp_of(nic)->lanes[0]->fd, IPPROTO_TCP, TCP_CONGESTION, found, &len),
+		0);
+	assert_string_equal(found, name);
+}
+
+/* Both ends of a connection have the congestion control that is chosen, the one that dials and the one that is called; reno is in every kernel. */
+static void congestion_control_is_chosen(void **state)
+{
+	uint8_t address[EPF_NIC_ADDR_BYTES];
+	struct epf_tcp_opts opts;
+	struct epf_nic *nic;
+	struct duo *d = duo_open_with("reno");
+
+	while (epf_tcp_of(d->a)->lanes[0]->fd < 0 || epf_tcp_of(d->b)->lanes[0]->fd < 0) {
+		assert_true(d->a->ops->reap(d->a, d->wc, 64) >= 0);
+		assert_true(d->b->ops->reap(d->b, d->wc, 64) >= 0);
+		usleep(50);
+	}
+	expect_congestion(d->a, "reno");
+	expect_congestion(d->b, "reno");
+	duo_close(d);
+
+	epf_tcp_opts_defaults(&opts);
+	opts.congestion = "hearsay";
+	assert_int_equal(epf_tcp_open(&opts, kit_now, NULL, &nic), 0);
+	assert_true(nic->ops->address(nic, address, sizeof(address)) < 0);
+	assert_non_null(strstr(epf_last_error(), "tcp-congestion: 'hearsay'"));
+	nic->ops->close(nic);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -490,6 +528,7 @@ int main(void)
 		cmocka_unit_test(lanes_are_opened_again),
 		cmocka_unit_test(lanes_within_a_nic),
 		cmocka_unit_test(a_sleeper_is_woken),
+		cmocka_unit_test(congestion_control_is_chosen),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
