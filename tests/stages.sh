@@ -17,7 +17,7 @@ TEST_JOBS=$((2 * JOBS))
 # Limits against hanging, on a busy machine, and compilers for more than half of it: one a CPU beside two loops gets a third.
 export LIMIT_TIMES=1
 [ "$BUSY" = no ] || LIMIT_TIMES=4 JOBS=$((3 * JOBS))
-# Seeds under a sanitizer, where every step is several times slower; printed.
+# The long form is to fit an afternoon. Seeds under a sanitizer, where every step is several times slower; printed.
 SAN_SEEDS=100
 SAN_PROC_SEEDS=4
 # Factor for the number of inputs in expected.txt: a number, not seconds, so that a busy machine covers as much.
@@ -26,7 +26,7 @@ if [ "$LONG" = yes ]; then
 	export EPF_TEST_LONG=1 EPF_SEEDS=${EPF_SEEDS:-100000} EPF_PROC_SEEDS=${EPF_PROC_SEEDS:-1000}
 	SAN_SEEDS=10000
 	SAN_PROC_SEEDS=40
-	FUZZ_TIMES=100
+	FUZZ_TIMES=20
 fi
 FUZZ_COVERAGE=85
 # Of the build under AddressSanitizer, which has the test hooks, too. -Og compiles in half the time of -O1, and the tests take hardly longer. For both
@@ -100,15 +100,16 @@ compile_quietly()
 }
 
 # run_suites BUILD MULTIPLIER SUITE...: builds the targets of the suites' tests, runs them, counts each.
-# Skipped, by name: tests labelled nosan under a sanitizer (they forbid its calls, or gain nothing from it), tests labelled slow with --quick.
+# Skipped, by name: tests labelled nosan under a sanitizer (they forbid its calls, or gain nothing from it), tests labelled slow with --quick. In the long form a
+# sanitizer sees more seeds, and of all else the short form: the long one repeats for hours what it has seen.
 run_suites()
 {
-	local build=$1 multiplier=$2 suite name args=() targets log start label="" left_out="" ran=$RESULTS.ran again=$RESULTS.again
+	local build=$1 multiplier=$2 suite name args=() with=() targets log start label="" left_out="" ran=$RESULTS.ran again=$RESULTS.again
 	shift 2
 	for suite in "$@"; do
 		args+=(--suite "$suite")
 	done
-	[[ ! $build =~ ^build-[at]san$ ]] || label=nosan
+	[[ ! $build =~ ^build-[at]san$ ]] || { label=nosan && with=(env -u EPF_TEST_LONG); }
 	[ "$QUICK" = no ] || label=slow
 	if [ -n "$label" ]; then
 		left_out=$(python3 "$ROOT/tests/results.py" labelled "$BUILD_ROOT/$build" "$label")
@@ -125,7 +126,7 @@ run_suites()
 	rm -f "$log" "$ran" "$again"
 	multiplier=$((multiplier * LIMIT_TIMES))
 	[ "$LONG" = no ] || multiplier=0
-	(cd "$BUILD_ROOT/$build" && meson test --no-rebuild --logbase "quickstart-$STAGE" -t "$multiplier" \
+	(cd "$BUILD_ROOT/$build" && ${with[@]+"${with[@]}"} meson test --no-rebuild --logbase "quickstart-$STAGE" -t "$multiplier" \
 		--num-processes "$TEST_JOBS" "${args[@]}") >"$LOGS/$STAGE-meson.log" 2>&1
 	if [ -s "$log" ]; then
 		[ "$LONG" != no ] || touch "$again"

@@ -183,7 +183,7 @@ def main():
     args = p.parse_args()
     if args.stage:
         args.seed, args.stage = STAGE_SEED, not os.environ.get("EPF_TEST_LONG")
-        args.hours = 0 if args.stage else 1.0
+        args.hours = 0 if args.stage else 0.25
     soak = Soak(args)
     for signo in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signo, lambda *_: soak.stopped.set())
