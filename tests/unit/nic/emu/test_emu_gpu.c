@@ -428,6 +428,7 @@ static void test_copies_of_two_devices(void **state)
 	struct epf_copy_mem *shared, *private;
 	struct epf_emu_seg *seg;
 	void *memory[2];
+	uint32_t before;
 
 	(void)state;
 	assert_int_equal(epf_emu_seg_create(&opts, &seg), 0);
@@ -449,7 +450,9 @@ static void test_copies_of_two_devices(void **state)
 		assert_true(w[1][i].at == w[1][0].at);
 	}
 	assert_true(w[0][0].at != w[0][1].at);
+	before = epf_emu_import_generation();
 	epf_emu_import_drop(seg);
+	assert_int_equal(epf_emu_import_generation(), before + 4); /* none was noted twice */
 	epf_emu_import_remove_own(seg->nonce, 1);
 	epf_emu_import_remove_own(seg->nonce, 2);
 	epf_emu_import_owns(NULL); /* ends the uses of both */
