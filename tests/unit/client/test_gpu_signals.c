@@ -190,11 +190,21 @@ static void reports_of_waits_are_read_at_any_time(void **state)
 	job_close(&j);
 }
 
-/* Copies that fail at the target: whoever waits at the sender is told that memory was not reached, not that a process has ended. */
+static void *reconnect(void *ep)
+{
+	return (void *)(intptr_t)epf_reconnect(ep);
+}
+
+/*
+ * Copies that fail at the target: whoever waits at the sender is told that memory was not reached, not that a process has ended. Once they work again, the ranks
+ * reach each other again.
+ */
 static void copies_that_fail_are_no_lost_process(void **state)
 {
+	pthread_t thread;
 	struct epf_dev d;
 	struct job j;
+	void *rc;
 
 	job_open(&j);
 	epf_copy_fake_hold(3);
@@ -206,6 +216,13 @@ static void copies_that_fail_are_no_lost_process(void **state)
 	assert_int_equal(epf_gpu_check(j.gpu[0]), -ECONNRESET);
 	assert_non_null(strstr(epf_last_error(), "rank 1"));
 	assert_non_null(strstr(epf_last_error(), "[EPF-414]"));
+	assert_int_equal(epf_peer_state(j.ep[0], 1), -ECONNRESET);
+	assert_int_equal(pthread_create(&thread, NULL, reconnect, j.ep[1]), 0);
+	assert_return_code(epf_reconnect(j.ep[0]), 0);
+	assert_int_equal(pthread_join(thread, &rc), 0);
+	assert_int_equal((intptr_t)rc, 0);
+	assert_int_equal(epf_peer_state(j.ep[0], 1), 1);
+	assert_int_equal(epf_peer_state(j.ep[1], 0), 1);
 	job_close(&j);
 }
 
