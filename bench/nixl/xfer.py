@@ -29,11 +29,12 @@ import wheels  # noqa: E402
 
 BACKENDS = ("EPF", "UCX")
 # Name, blocks, bytes of a block, bytes between blocks, whether in random order.
-ROWS = [("1 of 8 B", 1, 8, 0, False), ("16000 of 4 KiB, apart, shuffled", 16000, 4096, 128, True), ("1000 of 64 KiB, apart, shuffled", 1000, 65536, 128, True),
+SIZES = [(f"1 of {size >> 10} KiB", 1, size, 0, False) for size in (4 << 10, 64 << 10, 1 << 20, 16 << 20)]
+ROWS = [("1 of 8 B", 1, 8, 0, False), *SIZES, ("16000 of 4 KiB, apart, shuffled", 16000, 4096, 128, True), ("1000 of 64 KiB, apart, shuffled", 1000, 65536, 128, True),
         ("16000 of 4 KiB, adjacent", 16000, 4096, 0, False), ("1000 of 64 KiB, adjacent", 1000, 65536, 0, False), ("1 of 256 MiB", 1, 256 << 20, 0, False),
         ("112000 of 4 KiB, apart, shuffled", 112000, 4096, 128, True)]
 # Between hosts.
-FAR_ROWS = [("1 of 8 B", 1, 8, 0, False), *((f"1 of {size >> 10} KiB", 1, size, 0, False) for size in (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)),
+FAR_ROWS = [("1 of 8 B", 1, 8, 0, False), *SIZES, ("1 of 65536 KiB", 1, 64 << 20, 0, False),
             ("16000 of 4 KiB, apart, shuffled", 16000, 4096, 128, True), ("16000 of 4 KiB, adjacent", 16000, 4096, 0, False),
             ("1000 of 64 KiB, apart, shuffled", 1000, 65536, 128, True)]
 MOST = max(count * (size + gap) for _, count, size, gap, _ in ROWS)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and charts of docs/reference/scale.md.
+"""Tables of docs/reference/scale.md, and line charts of tables there and in bench/RESULTS.md.
 
 Usage: chart.py tables FILE...       prints rows of the page's tables, from what `ep-bench scale --json` wrote
-       chart.py draw ROOT [--check]  draws docs/img/scale-NAME.svg from the table behind each comment "chart: scale NAME"; with --check: exit
-                                     status 1 if a picture is not what its table says
+       chart.py draw ROOT [--check]  draws docs/img/KIND-NAME.svg from the table behind each comment "chart: KIND NAME; TITLE", KIND being scale or xfer; with --check:
+                                     exit status 1 if a picture is not what its table says
 
-The first column of a table is the number of ranks, the others are drawn as lines, both axes logarithmic. Standard library only.
+The first column of a table is what the others, drawn as lines, depend on; both axes are logarithmic. Standard library only.
 """
 import json
 import math
@@ -14,7 +14,8 @@ import os
 import re
 import sys
 
-MARK = re.compile(r"<!-- chart: scale (\S+); (.*?) -->\n((?:\|.*\n)+)")
+PAGES = ("docs/reference/scale.md", "bench/RESULTS.md")
+MARK = re.compile(r"<!-- chart: ((?:scale|xfer) \S+); (.*?) -->\n((?:\|.*\n)+)")
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 380, 70, 56, 190, 46
 COLOURS = ["#2f6fb7", "#8fb4de", "#c2571a", "#e8ab84", "#3b8f4e", "#9a5fb0"]
 STYLE = """
@@ -56,7 +57,7 @@ def ticks(low, high):
     return [10**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
 
 
-def draw(title, columns, rows):
+def draw(page, title, columns, rows):
     marks = ticks(min(v for row in rows for v in row[1:] if v > 0), max(v for row in rows for v in row[1:]))
     low, high = math.log10(marks[0]), math.log10(marks[-1])
     first, last = math.log2(rows[0][0]), math.log2(rows[-1][0])
@@ -71,7 +72,7 @@ def draw(title, columns, rows):
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-labelledby="t"'
         ' font-family="system-ui, sans-serif" font-size="13">',
         f'<title id="t">{title}</title>',
-        "<!-- Made by bench/scale/chart.py from docs/reference/scale.md; do not edit. -->",
+        f"<!-- Made by bench/scale/chart.py from {page}; do not edit. -->",
         f"<style>{STYLE}</style>",
         f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
         f'<text class="name" x="20" y="28" font-size="15">{title}</text>',
@@ -100,11 +101,14 @@ def main(what, *arguments):
         print("\n".join([row[0] for row in reports] + [""] + [row[1] for row in reports]))
         return 0
     root, check = arguments[0], list(arguments[1:]) == ["--check"]
-    with open(os.path.join(root, "docs", "reference", "scale.md"), encoding="utf-8") as f:
-        charts = read(f.read())
-    wrong = [] if charts else ["the page has no table with a chart"]
+    charts, wrong = {}, []
+    for page in PAGES:
+        with open(os.path.join(root, page), encoding="utf-8") as f:
+            found = read(f.read())
+        wrong += [] if found else [f"{page} has no table with a chart"]
+        charts.update({name: (page, *chart) for name, chart in found.items()})
     for name, chart in charts.items():
-        path = os.path.join(root, "docs", "img", f"scale-{name}.svg")
+        path = os.path.join(root, "docs", "img", f"{name.replace(' ', '-')}.svg")
         if check:
             with open(path, encoding="utf-8") as f:
                 wrong += [] if f.read() == draw(*chart) else [f"{path} is not what its table says: run bench/scale/chart.py draw ."]
