@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep-bench xfer: rate and latency of point-to-point transfers between two processes of this host: blocks of one size, apart and shuffled
- * like the pages of a KV cache, or one after the other; memory from malloc or from epf_p2p_alloc(). Verifies every byte. Prints the load of the
+ * like the pages of a KV cache, or one after the other; memory as NumPy has it or from epf_p2p_alloc(). Verifies every byte. Prints the load of the
  * machine, and a memcpy of the same blocks within one process for comparison. bench/nixl/xfer.py measures the same by NIXL's
  * agents, beside its UCX back end.
  */
@@ -59,7 +59,7 @@ static const struct argp_option options[] = {
 	{ "in-order", O_ORDER, NULL, 0,
 	  "blocks in the order of their addresses instead of shuffled", 0 },
 	{ "read", O_READ, NULL, 0, "read instead of write", 0 },
-	{ "mapped", O_MAPPED, NULL, 0, "memory of epf_p2p_alloc() instead of malloc(3)", 0 },
+	{ "mapped", O_MAPPED, NULL, 0, "memory of epf_p2p_alloc() instead of NumPy's kind", 0 },
 	{ "nic", O_NIC, "NAME", 0, "over this NIC, as between hosts", 0 },
 	{ "note", O_NOTE, NULL, 0,
 	  "with a notification, which the peer answers: half of the round trip", 0 },
@@ -155,6 +155,21 @@ static int open_endpoint(const struct opts *o, const char *name, struct epf_p2p 
 	return bench_check(epf_p2p_open(&p, ep));
 }
 
+/* Memory as NumPy has it: where it is large, of huge pages. free() it; NULL: there is none. */
+static void *as_numpy(uint64_t bytes)
+{
+	enum { HUGE_PAGE = 2 << 20 };
+
+	void *at = NULL;
+
+	if (bytes < 2 * HUGE_PAGE)
+		return malloc(bytes);
+	if (posix_memalign(&at, HUGE_PAGE, bytes))
+		return NULL;
+	(void)madvise(at, bytes, MADV_HUGEPAGE);
+	return at;
+}
+
 static int get_memory(const struct opts *o, struct epf_p2p *ep, int which, uint8_t **out)
 {
 	void *at = NULL;
@@ -162,7 +177,7 @@ static int get_memory(const struct opts *o, struct epf_p2p *ep, int which, uint8
 	if (o->mapped && bench_check(epf_p2p_alloc(ep, span(o), &at)))
 		return -ENOMEM;
 	if (!o->mapped)
-		at = malloc(span(o));
+		at = as_numpy(span(o));
 	if (!at)
 		return -ENOMEM;
 	xfer_fill(at, span(o), which, o->compress[0]);
@@ -359,7 +374,7 @@ static void print(const struct opts *o, const struct result *r)
 	printf("# ep-bench xfer: %s, %" PRIu64 " blocks of %" PRIu64 " bytes, %" PRIu64
 	       " apart, %s, memory of %s, %s, %" PRIu64 " threads, load %.2f\n",
 	       o->read ? "read" : "write", o->blocks, o->bytes, o->gap,
-	       o->in_order ? "in order" : "shuffled", o->mapped ? "epf_p2p_alloc" : "malloc",
+	       o->in_order ? "in order" : "shuffled", o->mapped ? "epf_p2p_alloc" : "NumPy's kind",
 	       o->nic[0] ? o->nic : "local", o->threads, load[0]);
 	printf("#%13s %13s %13s %13s %18s %14s\n", "median_us", "best_us", "GB/s", "best GB/s",
 	       "prepare_ns/block", "memcpy GB/s");
@@ -419,7 +434,7 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 		return -EIO;
 	if (o->note && !put(fd, "n", 1))
 		return -EIO;
-	other = malloc(span(o));
+	other = as_numpy(span(o));
 	if (!other)
 		return -ENOMEM;
 	memset(other, 1, span(o));
