@@ -178,8 +178,8 @@ def count_program(entry, log, again=None, second=None):
         for name in bad:
             record(stage, "fail", f"{program}: {name}", f"{result} in {took}")
         if not bad:
-            # cmocka's way of ending where a thread of its own receives a signal; it prints nothing.
-            crashed = " (a signal in a thread that is not the test's: CMOCKA_TEST_ABORT=1 leaves a core)" if entry["returncode"] == 255 else ""
+            # cmocka exits with 255, and says nothing, if a thread other than the test's receives a signal or fails a check.
+            crashed = " (of cmocka: a signal or a failed check in a thread other than the test's; CMOCKA_TEST_ABORT=1 leaves a core)" if entry["returncode"] == 255 else ""
             record(stage, "fail", program, f"{result}, exit status {entry['returncode']}{crashed}, after {took}")
 
 

@@ -17,7 +17,7 @@ TEST_JOBS=$((2 * JOBS))
 # Limits against hanging, on a busy machine, and compilers for more than half of it: one a CPU beside two loops gets a third.
 export LIMIT_TIMES=1
 [ "$BUSY" = no ] || LIMIT_TIMES=4 JOBS=$((3 * JOBS))
-# The long form is to fit an afternoon. Seeds under a sanitizer, where every step is several times slower; printed.
+# Seeds under a sanitizer, where every step is several times slower; printed.
 SAN_SEEDS=100
 SAN_PROC_SEEDS=4
 # Factor for the number of inputs in expected.txt: a number, not seconds, so that a busy machine covers as much.
@@ -100,8 +100,8 @@ compile_quietly()
 }
 
 # run_suites BUILD MULTIPLIER SUITE...: builds the targets of the suites' tests, runs them, counts each.
-# Skipped, by name: tests labelled nosan under a sanitizer (they forbid its calls, or gain nothing from it), tests labelled slow with --quick. In the long form a
-# sanitizer sees more seeds, and of all else the short form: the long one repeats for hours what it has seen.
+# Skipped, by name: tests labelled nosan under a sanitizer (they forbid its calls, or gain nothing from it), tests labelled slow with --quick. In the long form
+# sanitizers run more seeds, and the short form of each test.
 run_suites()
 {
 	local build=$1 multiplier=$2 suite name args=() with=() targets log start label="" left_out="" ran=$RESULTS.ran again=$RESULTS.again

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# How fast: deep_ep in both modes beside DeepEP, NVIDIA's NCCL EP and NIXL EP on two GPUs, on the same batches, alternating in one process group. DeepEP V2's ElasticBuffer
-# has a package of the same name and is measured in processes of its own (elastic.sh, part speed).
+# How fast: deep_ep in both modes beside DeepEP, NVIDIA's NCCL EP and NIXL EP on two GPUs, on the same batches, alternating in one process group. DeepEP V2's
+# package has the name of ours, so elastic.sh (part speed) measures its ElasticBuffer in separate processes.
 #
 #   tests/gpu/peers.sh --build DIR [--out DIR] [--ranks N] [--only REGEX] [--deepep DIR] [--clients DIR] [--nixl DIR]
 #
@@ -14,7 +14,7 @@
 # --clients   a folder made by tools/frameworks/nccl_clients.py: NCCL EP and its NCCL, which is put in place of PyTorch's while this runs
 # --nixl      a wheel nixl-cu13 unpacked, whose nixl_ep_cu13 has a module for this PyTorch (1.4.0: PyTorch 2.11)
 #
-# Each part has a limit and a log. Exit 0: all outputs were right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
+# Each part has a limit and a log. Exit 0: BF16 outputs were right, FP8 ones are only timed; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build="" out=$PWD/gpu-results/peers ranks="" only=. deepep="" clients="" nixl=""

@@ -223,6 +223,35 @@ static void check_buffers(struct doctor *d)
 			   tx >> 10);
 }
 
+/* Whether a list of names, apart by blanks, has this one. */
+static bool has_name(const char *list, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (; *list; list += strcspn(list, " \n")) {
+		list += strspn(list, " \n");
+		if (!strncmp(list, name, len) && strcspn(list, " \n") == len)
+			return true;
+	}
+	return false;
+}
+
+/* tcp-congestion: nic tcp does not open with a name that the kernel has not. */
+static void check_chosen_congestion(struct doctor *d, const char *system)
+{
+	const char *name = d->conf.tcp_congestion;
+	char list[DOCTOR_TEXT];
+
+	if (!doctor_text(d->procfs, list, "sys/net/ipv4/tcp_available_congestion_control") &&
+	    !has_name(list, name))
+		doctor_say(
+			d, DOCTOR_FAIL,
+			"load its module (modprobe tcp_NAME), or set tcp-congestion to a name of /proc/sys/net/ipv4/tcp_available_congestion_control",
+			"tcp-congestion is %s, which the kernel has not", name);
+	else
+		doctor_say(d, DOCTOR_OK, NULL, "%s (tcp-congestion; the system: %s)", name, system);
+}
+
 /* BBR sends no faster than it has seen the link be, which for messages with pauses between them is less than it can be. */
 static void check_congestion(struct doctor *d)
 {
@@ -234,8 +263,7 @@ static void check_congestion(struct doctor *d)
 	}
 	text[strcspn(text, "\n")] = 0;
 	if (d->conf.tcp_congestion[0])
-		doctor_say(d, DOCTOR_OK, NULL, "%s (tcp-congestion; the system: %s)",
-			   d->conf.tcp_congestion, text);
+		check_chosen_congestion(d, text);
 	else if (!strncmp(text, "bbr", 3))
 		doctor_say(
 			d, DOCTOR_WARN,

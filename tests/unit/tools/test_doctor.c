@@ -146,6 +146,12 @@ static void a_network_that_loses_is_seen(void **state)
 	assert_has("ip -s link");
 	assert_int_equal(run(&rig, "--tcp-congestion=reno"), 0);
 	assert_has("ok    congestion   reno (tcp-congestion; the system: bbr)");
+	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_available_congestion_control",
+		      "renown cubic reno\n");
+	assert_int_equal(run(&rig, "--tcp-congestion=reno"), 0);
+	assert_has("ok    congestion   reno (");
+	assert_int_equal(run(&rig, "--tcp-congestion=ren"), 1);
+	assert_has("FAIL  congestion   tcp-congestion is ren, which the kernel has not");
 	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n");
 	place_rig_put(&rig, "proc/sys/net/ipv4/tcp_congestion_control", "cubic\n");
 	place_rig_put(&rig, "proc/net/snmp", "Tcp: OutSegs RetransSegs\nTcp: 200000 100\n");
