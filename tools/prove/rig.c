@@ -282,9 +282,17 @@ void rig_run(struct rig *rig, uint64_t span_ns)
 	rig->now_ns = end_ns;
 }
 
+/* So often a real device is waited for; a GPU longer, whose driver may begin with the first copy. */
+static int tries_of(const struct rig *rig)
+{
+	int usual = rig->kind->gpu ? 60 : 10;
+
+	return rig->kind->real ? usual : 1;
+}
+
 int rig_run_until(struct rig *rig, uint64_t span_ns, const unsigned *n, unsigned want)
 {
-	int tries = rig->kind->real ? 10 : 1;
+	int tries = tries_of(rig);
 
 	while (*n < want && tries--)
 		rig_run(rig, span_ns);
@@ -293,7 +301,7 @@ int rig_run_until(struct rig *rig, uint64_t span_ns, const unsigned *n, unsigned
 
 void rig_finish(struct rig *rig)
 {
-	int tries = rig->kind->real ? 10 : 1;
+	int tries = tries_of(rig);
 
 	do
 		rig_run(rig, 1000000);

@@ -34,7 +34,7 @@ unsigned rig_reap(struct rig_end *end);
 void rig_run(struct rig *rig, uint64_t span_ns);
 /*
  * rig_run() until *n, the completions of an end, have reached want; a device of a busy machine gets ten times the patience for
- * them. Returns whether they have.
+ * them, and one that copies a GPU's memory sixty times. Returns whether they have.
  */
 int rig_run_until(struct rig *rig, uint64_t span_ns, const unsigned *n, unsigned want);
 /* rig_run() until nothing is outstanding at either end, with the same patience. */

@@ -109,6 +109,11 @@ void epf_emu_copier_close(struct epf_emu_copier *copier);
 int epf_emu_copier_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem);
 /* It is no more. Every region is disowned before its copier is closed. */
 void epf_emu_copier_disown(uint64_t nonce, uint32_t key);
+/*
+ * True while copies of another NIC of this process, begun before the region was disowned, may still read it: until then its memory must stay. The copier's own
+ * mappings stay by themselves. Slow.
+ */
+bool epf_emu_copier_may_read(uint64_t nonce, uint32_t key);
 /* Forgets what is mapped of a segment that is about to be unmapped. No job on it may be under way. Slow. */
 void epf_emu_copier_forget(const struct epf_emu_seg *seg);
 

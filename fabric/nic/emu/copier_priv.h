@@ -26,13 +26,15 @@ void epf_emu_import_host(const struct epf_copy_ops *ops, struct epf_emu_seg *seg
 void epf_emu_import_drop(const struct epf_emu_seg *seg);
 /* Changes whenever something is unmapped. */
 uint32_t epf_emu_import_generation(void);
-/* Unmaps what its owner has withdrawn meanwhile. */
+/* Unmaps what its owner has withdrawn meanwhile, unless a copy still reads it. */
 void epf_emu_import_sweep(void);
-/* Maps new regions of this process and reports each; unmaps those that have gone. */
-void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem));
+/* Maps new regions of this process and reports each; unmaps those that have gone. Returns whether copies still read some of these: then it is to be called again. */
+bool epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem));
 /* Any thread; no driver is called. */
 int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *mem);
 void epf_emu_import_remove_own(uint64_t nonce, uint32_t key);
+/* True while a region that was removed may still be read by a copy. */
+bool epf_emu_import_is_read(uint64_t nonce, uint32_t key);
 /* The thread's (gpu/copy_stall.h). */
 extern struct epf_copy_stall epf_emu_copier_stall;
 

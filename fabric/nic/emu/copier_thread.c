@@ -137,7 +137,8 @@ static void serve_requests(void)
 	epf_copy_stall_enters(&epf_emu_copier_stall, "mapping memory");
 	if (unmap)
 		epf_emu_import_drop(unmap);
-	epf_emu_import_owns(prepare);
+	if (epf_emu_import_owns(prepare))
+		__atomic_store_n(&work.asked, 1, __ATOMIC_RELAXED);
 	epf_copy_stall_enters(&epf_emu_copier_stall, NULL);
 	pthread_mutex_lock(&work.lock);
 	if (unmap) /* not one that was asked for meanwhile */
@@ -320,6 +321,12 @@ void epf_emu_copier_disown(uint64_t nonce, uint32_t key)
 	pthread_mutex_lock(&work.lock);
 	ask();
 	pthread_mutex_unlock(&work.lock);
+}
+
+bool epf_emu_copier_may_read(uint64_t nonce, uint32_t key)
+{
+	return __atomic_load_n(&work.users, __ATOMIC_ACQUIRE) > 1 &&
+	       epf_emu_import_is_read(nonce, key);
 }
 
 void epf_emu_copier_forget(const struct epf_emu_seg *seg)

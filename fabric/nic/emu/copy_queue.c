@@ -32,6 +32,7 @@ struct owner {
 
 struct flight {
 	uint64_t value;
+	uint64_t number; /* epf_emu_queues_newest() */
 	unsigned n;
 	struct owner owners[EPF_COPY_BATCH];
 };
@@ -68,6 +69,7 @@ struct epf_emu_queue {
 };
 
 static struct epf_emu_queue *queues;
+static uint64_t newest;              /* number of the batch begun last */
 static uint64_t calls, calls_pumped; /* of the driver, for copies: all, and up to the last pump */
 
 static void ring_nic(const struct epf_emu_copier *c)
@@ -248,6 +250,8 @@ static void own(struct flight *f, struct epf_emu_copier *c, uint32_t slot, uint3
 {
 	struct owner *last = f->n ? &f->owners[f->n - 1] : NULL;
 
+	if (!last)
+		f->number = ++newest;
 	if (last && last->copier == c && last->slot == slot)
 		last->n += n;
 	else
@@ -354,6 +358,22 @@ unsigned epf_emu_queues_pump(bool *busy)
 	}
 	calls_pumped = calls;
 	return done;
+}
+
+uint64_t epf_emu_queues_newest(void)
+{
+	return newest;
+}
+
+bool epf_emu_queues_are_past(uint64_t number)
+{
+	for (struct epf_emu_queue *q = queues; q; q = q->next) {
+		const struct flight *oldest = q->count ? &q->flights[q->first] : open_flight(q);
+
+		if (oldest->n && oldest->number <= number)
+			return false;
+	}
+	return true;
 }
 
 uint64_t epf_emu_queues_calls(void)

@@ -34,6 +34,12 @@ bool epf_emu_queue_add(struct epf_emu_queue *q, struct epf_emu_copier *c, uint32
 void epf_emu_queues_add(void);
 /* Submits what was gathered, hands back what is complete; *busy: copies are under way. Returns how many batches were completed. */
 unsigned epf_emu_queues_pump(bool *busy);
+/*
+ * Batches of all queues have numbers, in the order in which they were begun. newest: of the last one, which may still be gathered. are_past: true when
+ * nothing is under way any more of those up to a number.
+ */
+uint64_t epf_emu_queues_newest(void);
+bool epf_emu_queues_are_past(uint64_t number);
 /* Batches of copies that were given to a driver so far. */
 uint64_t epf_emu_queues_calls(void);
 /* Adds what the queues know of their time. */

@@ -104,6 +104,21 @@ bool epf_emu_copies_quiesce(struct epf_emu *e, uint16_t lane)
 	return true;
 }
 
+/* Waits until no copy of another NIC of this process reads a region that was disowned; false: the GPU does not answer. */
+static bool wait_for_readers(const struct epf_emu *e, uint32_t key)
+{
+	uint64_t deadline = epf_now_ns() + QUIESCE_NS;
+
+	while (epf_emu_copier_may_read(e->seg->nonce, key)) {
+		if (epf_now_ns() > deadline)
+			return false;
+		if (epf_emu_copier_sleeps())
+			epf_emu_copier_ring();
+		sched_yield();
+	}
+	return true;
+}
+
 /* Publishes a region to the peers; writes the key last [C3]. */
 static void tell(struct epf_emu *e, const struct epf_emu_region *r, const struct epf_copy_mem *mem)
 {
@@ -172,5 +187,9 @@ void epf_emu_deregister_gpu(struct epf_emu *e, uint32_t index)
 		return;
 	}
 	epf_emu_copier_disown(e->seg->nonce, key);
+	/* What the copier has mapped itself it keeps; other memory is its owner's to free, now. */
+	if (!r->mem->reserved && !wait_for_readers(e, key))
+		epf_warn(
+			"emu: the GPU does not finish the copies that another NIC of this process makes out of a region: its memory must not be freed");
 	epf_copy_mem_put(r->mem);
 }

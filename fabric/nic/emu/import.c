@@ -9,6 +9,7 @@
 #include "fabric/base/log.h"
 #include "fabric/nic/emu/copier_priv.h"
 #include "fabric/nic/emu/copies.h"
+#include "fabric/nic/emu/copy_queue.h"
 #include "fabric/nic/emu/emu.h"
 
 #include <errno.h>
@@ -25,6 +26,12 @@
 # define SYS_pidfd_getfd 438 /* linux 5.6, the same on all architectures */
 #endif
 
+/* Memory that nothing new is copied from, while copies begun before still read it. */
+struct leaving {
+	bool is_leaving;
+	uint64_t last; /* number of the batch begun last */
+};
+
 /* A region of a peer that is mapped here. */
 struct import {
 	struct import *next;
@@ -35,6 +42,7 @@ struct import {
 	int device; /* which makes them: another one's only of what was not made for sharing */
 	uint64_t base, len, at;
 	struct epf_copy_handle handle;
+	struct leaving leaving; /* its owner has withdrawn it */
 };
 
 /* A segment whose packets are registered with the GPU. */
@@ -51,6 +59,7 @@ struct own {
 	uint32_t key;
 	bool tried; /* to map it */
 	struct epf_copy_mem *mem;
+	struct leaving leaving; /* of one that has gone */
 };
 
 static struct import *imports;
@@ -59,6 +68,14 @@ static struct host *hosts;
 static struct own *owns, *gone; /* gone: withdrawn, still to be unmapped */
 static pthread_mutex_t own_lock =
 	PTHREAD_MUTEX_INITIALIZER; /* of these two lists; held for moments, never over a driver call */
+
+/* True once no copy reads it any more. Asked again and again, from when it leaves. */
+static bool has_left(struct leaving *l)
+{
+	if (!l->is_leaving)
+		*l = (struct leaving){ true, epf_emu_queues_newest() };
+	return epf_emu_queues_are_past(l->last);
+}
 
 int epf_emu_import_own(struct epf_copy_mem *mem)
 {
@@ -82,7 +99,7 @@ int epf_emu_import_add_own(uint64_t nonce, uint32_t key, struct epf_copy_mem *me
 		return epf_fail(EPF_R_NO_MEMORY, "GPU region: no memory");
 	epf_copy_mem_get(mem);
 	pthread_mutex_lock(&own_lock);
-	*o = (struct own){ owns, nonce, key, false, mem };
+	*o = (struct own){ .next = owns, .nonce = nonce, .key = key, .mem = mem };
 	owns = o;
 	pthread_mutex_unlock(&own_lock);
 	return 0;
@@ -104,6 +121,30 @@ void epf_emu_import_remove_own(uint64_t nonce, uint32_t key)
 	pthread_mutex_unlock(&own_lock);
 }
 
+bool epf_emu_import_is_read(uint64_t nonce, uint32_t key)
+{
+	struct own *o;
+
+	pthread_mutex_lock(&own_lock);
+	for (o = gone; o && (o->nonce != nonce || o->key != key); o = o->next)
+		;
+	pthread_mutex_unlock(&own_lock);
+	return o;
+}
+
+/* Takes one of those that have gone, and that no copy reads, off their list. own_lock held. */
+static struct own *take_gone(void)
+{
+	struct own **at = &gone, *o;
+
+	while (*at && !has_left(&(*at)->leaving))
+		at = &(*at)->next;
+	o = *at;
+	if (o)
+		*at = o->next;
+	return o;
+}
+
 /* One that has not been tried yet, or has gone; its memory is used by the caller (epf_copy_mem_put). NULL: none. */
 static struct epf_copy_mem *next_own(bool *has_gone)
 {
@@ -113,25 +154,24 @@ static struct epf_copy_mem *next_own(bool *has_gone)
 	pthread_mutex_lock(&own_lock);
 	for (o = owns; o && o->tried; o = o->next)
 		;
-	*has_gone = !o && gone;
+	*has_gone = !o;
 	if (o) {
 		o->tried = true;
 		mem = o->mem;
 		epf_copy_mem_get(mem);
-	} else if (gone) {
-		o = gone;
-		gone = o->next;
-		mem = o->mem; /* with its use */
+	} else {
+		o = take_gone();
+		mem = o ? o->mem : NULL; /* with its use */
 		free(o);
 	}
 	pthread_mutex_unlock(&own_lock);
 	return mem;
 }
 
-void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem))
+bool epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem))
 {
 	struct epf_copy_mem *mem;
-	bool has_gone;
+	bool has_gone, is_read;
 
 	while ((mem = next_own(&has_gone))) {
 		if (!has_gone && epf_emu_import_own(mem))
@@ -145,6 +185,10 @@ void epf_emu_import_owns(void (*ready)(const struct epf_copy_mem *mem))
 		}
 		epf_copy_mem_put(mem);
 	}
+	pthread_mutex_lock(&own_lock);
+	is_read = gone;
+	pthread_mutex_unlock(&own_lock);
+	return is_read;
 }
 
 /* Takes over a descriptor of another process. */
@@ -335,7 +379,8 @@ void epf_emu_import_sweep(void)
 		struct import *im = *at;
 
 		if (__atomic_load_n(&im->seg->gpu[im->key & 0xffff].key, __ATOMIC_ACQUIRE) !=
-		    im->key) /* C3 */
+			    im->key && /* C3 */
+		    has_left(&im->leaving))
 			unmap_import(at);
 		else
 			at = &im->next;

@@ -7,6 +7,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/conf.h"
 #include "fabric/base/err.h"
+#include "fabric/gpu/copy.h"
 #include "tests/unit/nic/liar.h"
 #include "tools/prove/far.h"
 #include "tools/prove/far_wire.h"
@@ -136,6 +137,18 @@ static void test_honest(void **state)
 	}
 	assert_int_equal(report.broken, 0);
 	assert_int_equal(report.held + report.not_tried, report.n);
+}
+
+/* A GPU that takes longer than the NIC waits for an answer, as one does whose driver begins. */
+static void test_slow_gpu(void **state)
+{
+	assert_int_equal(epf_conf_set(&conf, "emu-retry-timeout", "50ms", EPF_CONF_PROGRAM), 0);
+	epf_copy_fake_pause(300000000);
+	prove("memory-gpu", LIE_NONE);
+	epf_copy_fake_pause(0);
+	assert_int_equal(epf_conf_set(&conf, "emu-retry-timeout", "1s", EPF_CONF_PROGRAM), 0);
+	if (report.rows[0].verdict != PROVE_HELD)
+		fail_msg("%s", report.rows[0].detail);
 }
 
 static void test_lies(void **state)
@@ -288,6 +301,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_honest),
+		cmocka_unit_test(test_slow_gpu),
 		cmocka_unit_test(test_lies),
 		cmocka_unit_test(test_every_check_has_a_lie),
 		cmocka_unit_test(test_report),
