@@ -231,7 +231,7 @@ struct epf_nic_ops {
 	 */
 	int (*region_register_device)(struct epf_nic *nic, const struct epf_device_mem *mem,
 				      unsigned access, struct epf_nic_mr *out);
-	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS, and earlier ones have ended: the memory may be freed. Slow. */
+	/* The key stops working: later remote accesses fail with EPF_S_REMOTE_ACCESS, and the memory may be freed. Slow. */
 	void (*region_deregister)(struct epf_nic *nic, struct epf_nic_mr *mr);
 
 	/* 1: the device is gone, and will not serve this NIC any more even if it returns. */
