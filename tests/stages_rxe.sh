@@ -76,8 +76,8 @@ rxe_results()
 }
 
 # rxe_run LIMIT_S HOOKS GROUPS WANT: runs the groups and counts each job in WANT (GROUP NAME); a job without a result fails, or is skipped with
-# the guest. Except in the long form, groups of failed jobs, and of jobs that did not run because the guest's kernel crashed, run again in a
-# separate guest.
+# the guest. Groups of failed jobs run again in a separate guest, except in the long form; and those of jobs that did not run because the guest's kernel
+# crashed or came to a standstill.
 rxe_run()
 {
 	local group name result detail rc log=$LOGS/rxe-${3//,/-}.log ran=$LOGS/rxe.results again
@@ -85,7 +85,7 @@ rxe_run()
 	rxe_guest "$@" "$log" "$ran"
 	rc=$?
 	again=$(rxe_again "$ran" "$4" "$3" "$rc")
-	if [ "$LONG" != yes ] && [ -n "$again" ]; then
+	if [ -n "$again" ] && { [ "$LONG" != yes ] || [ "$rc" = 125 ]; }; then
 		cp "$ran" "$ran.first"
 		printf '    again %s: exit status %s of the guest\n' "$again" "$rc"
 		if rxe_guest "$1" "$2" "$again" "$4" "$log.again" "$ran.again"; then

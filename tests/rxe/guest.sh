@@ -18,7 +18,7 @@
 # The command sees the host's files read-only at their own paths and in the same working directory, as root, with four devices
 # (devices.sh) and nothing of the host's network. What it may write: /dev/shm, /run (TMPDIR is /run/tmp), and
 # $RXE_OUT, which stays on the host below --dir as the directory `last`. Its output and exit status are ours.
-# Exit status 77 with a reason where no guest can run, 125 when the guest ended without one.
+# Exit status 77 with a reason where no guest can run, 125 when the guest ended without one, or came to a standstill.
 #
 # Needs qemu-system-x86; the kernel and busybox-static come from apt-get download when they are not installed, which
 # takes no rights. It writes below --dir only.
@@ -288,9 +288,28 @@ boot_soundly()
 	: >"$RUN/go"
 }
 
+# An emulated guest that fails links over and over has come to a standstill once: both CPUs busy, no timer of its own went off any more, nor did its time limits. Ends
+# one whose clock does not move for so long.
+STANDSTILL=$((120 * ${LIMIT_TIMES:-1}))
+end_at_standstill()
+{
+	local last="" now still=0
+	while sleep 2 && kill -0 "$QEMU"; do
+		now=$(cat "$RUN/uptime")
+		[ "$now" = "$last" ] || still=0
+		last=$now
+		still=$((still + 2))
+		[ "$still" -lt "$STANDSTILL" ] || break
+	done
+	kill -0 "$QEMU" || return
+	: >"$RUN/standstill"
+	kill -9 "$(cat "$RUN/pid")"
+}
+
 # Removes what this run left, but for the last one, which is there to be looked at.
 finish()
 {
+	[ -z "${WATCHER-}" ] || kill "$WATCHER" 2>/dev/null
 	[ -z "${QEMU-}" ] || { kill "$QEMU" && wait "$QEMU"; } 2>/dev/null
 	[ -z "$NAME" ] || return 0
 	rm -rf "$DIR/last"
@@ -313,13 +332,18 @@ run()
 	write_command "$@"
 	more_machine
 	boot_soundly
+	end_at_standstill >/dev/null 2>&1 </dev/null &
+	WATCHER=$!
 	tail -n +1 -s 0.1 -f --pid="$QEMU" "$RUN/output" &
 	tailer=$!
-	wait "$QEMU"
+	wait "$QEMU" 2>/dev/null # says nothing of a guest that was ended
 	rc=$?
 	QEMU=
 	wait "$tailer"
-	if [ "$rc" = 0 ] && [ -s "$RUN/status" ]; then
+	if [ -e "$RUN/standstill" ]; then
+		rc=125
+		echo "guest.sh: the guest came to a standstill: its clock did not move for $STANDSTILL s" >&2
+	elif [ "$rc" = 0 ] && [ -s "$RUN/status" ]; then
 		rc=$(cat "$RUN/status")
 	elif [ "$rc" = 0 ]; then
 		rc=125
