@@ -159,25 +159,33 @@ static bool is_over(const struct epf_boot_server *srv)
 	return srv->failure.reason && (TAILQ_EMPTY(&srv->members) || epf_now_ns() >= srv->end_ns);
 }
 
-/* Asked to stop: the ranks are notified, and what was sent may arrive. */
+/* Whether anything is on its way to a member that still acknowledges; results: whether a member still receives the last one. */
+static bool is_sending(const struct epf_boot_server *srv, bool results)
+{
+	const struct srv_conn *c;
+
+	TAILQ_FOREACH(c, &srv->members, link)
+		if ((c->receiving || !results) && !srv_conn_is_drained(c))
+			return true;
+	return false;
+}
+
+/*
+ * Asked to stop: what was sent may arrive, and the ranks are notified. The root leaves when it has the last result, which others may still receive: that first, or they
+ * would lose it to the notice.
+ */
 static void drain(struct epf_boot_server *srv)
 {
 	uint64_t end = epf_boot_deadline(DRAIN_NS);
 
+	while (is_sending(srv, true) && epf_now_ns() < end)
+		turn(srv, epf_boot_deadline(DRAIN_LOOK_NS));
 	if (srv->left < srv->world)
 		srv_job_fail(srv, EPF_R_BOOT_SERVER_LOST, EPF_WIRE_SERVER,
 			     "the rendezvous at %.64s was closed by the process that hosts it",
 			     srv->where);
-	while (epf_now_ns() < end) {
-		struct srv_conn *c;
-		bool busy = false;
-
-		TAILQ_FOREACH(c, &srv->members, link)
-			busy = busy || !srv_conn_is_drained(c);
-		if (!busy)
-			return;
+	while (is_sending(srv, false) && epf_now_ns() < end)
 		turn(srv, epf_boot_deadline(DRAIN_LOOK_NS));
-	}
 }
 
 static void *serve(void *arg)
