@@ -36,7 +36,7 @@ def main():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    # The store is a rank of its own, so that it does not end with rank 0. PyTorch writes no dump of the collective: nobody reads it here.
+    # This process holds the store, so that it outlives rank 0. PyTorch's dump of the collective is off: nobody reads it.
     env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(n), TORCH_NCCL_ASYNC_ERROR_HANDLING="1",
                TORCHELASTIC_USE_AGENT_STORE="True", TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_FR_BUFFER_SIZE="0", TORCH_NCCL_TRACE_BUFFER_SIZE="0")
     import torch.distributed as dist

@@ -288,8 +288,7 @@ boot_soundly()
 	: >"$RUN/go"
 }
 
-# An emulated guest that fails links over and over has come to a standstill once: both CPUs busy, no timer of its own went off any more, nor did its time limits. Ends
-# one whose clock does not move for so long.
+# A guest once hung with both CPUs busy, and neither its timers nor its own time limits fired. Ends a guest whose clock has not moved for STANDSTILL seconds.
 STANDSTILL=$((120 * ${LIMIT_TIMES:-1}))
 end_at_standstill()
 {

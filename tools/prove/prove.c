@@ -28,7 +28,7 @@ static const struct setting {
 	{ CHECK_PATIENT, "verbs-timeout", "17" }, /* 0.5 s, seven times */
 	{ CHECK_PATIENT, "verbs-retries", "6" },
 	{ CHECK_PATIENT, "verbs-rnr-retries", "7" }, /* without end */
-	{ CHECK_GPU, "emu-retry-timeout", "20s" },   /* copies wait for a driver that begins */
+	{ CHECK_GPU, "emu-retry-timeout", "20s" },   /* the first copy may load the driver */
 };
 
 struct run {

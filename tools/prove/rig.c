@@ -282,7 +282,7 @@ void rig_run(struct rig *rig, uint64_t span_ns)
 	rig->now_ns = end_ns;
 }
 
-/* So often a real device is waited for; a GPU longer, whose driver may begin with the first copy. */
+/* How many turns to wait for a real device: more for a GPU, whose first copy may load the driver. */
 static int tries_of(const struct rig *rig)
 {
 	int usual = rig->kind->gpu ? 60 : 10;
