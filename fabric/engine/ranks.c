@@ -36,9 +36,12 @@ void epf_peer_changed(struct epf_core *core, uint32_t rank, unsigned state, unsi
 		      uint32_t epoch)
 {
 	const struct epf_peer_word *w = &core->peers_page->peers[rank];
+	/* The goodbye of its node has overtaken the news of its loss. */
+	bool was_lost = w->state == EPF_PEER_LEFT && state == EPF_PEER_DOWN &&
+			core->nodes[core->peers[rank].node].state == EPF_NODE_LEFT;
 
 	/* A lost rank stays lost, whether its node is then lost, too, or leaves in order. */
-	if (state != EPF_PEER_UP && w->epoch == epoch &&
+	if (state != EPF_PEER_UP && w->epoch == epoch && !was_lost &&
 	    (w->state == EPF_PEER_DOWN || w->state == EPF_PEER_LEFT))
 		return;
 	core->peers[rank].up = state == EPF_PEER_UP;

@@ -494,6 +494,40 @@ static void a_goodbye_is_the_senders(void **state)
 	null_rig_close(&rig);
 }
 
+/* On a NIC that reorders, the goodbye of a node may come before the news that one of its ranks was lost: that rank is lost all the same, the others left. */
+static void a_goodbye_overtakes_a_loss(void **state)
+{
+	struct epf_msg bye = { .kind = EPF_MSG_BYE };
+	struct epf_msg lost = {
+		.kind = EPF_MSG_RANK, .rank = 2, .signal = EPF_PEER_DOWN, .d = EPF_R_RANK_DIED
+	};
+	struct epf_msg left = { .kind = EPF_MSG_RANK, .rank = 2, .signal = EPF_PEER_LEFT };
+	const struct epf_peers_shm *page;
+	struct null_rig rig;
+
+	open_rig(&rig);
+	page = rig.core->peers_page;
+	assert_false(send(&rig, bye));
+	assert_int_equal(page->peers[2].state, EPF_PEER_LEFT);
+	assert_int_equal(page->lost, 0);
+	assert_false(send(&rig, lost));
+	assert_int_equal(page->peers[2].state, EPF_PEER_DOWN);
+	assert_int_equal(page->peers[2].cause, EPF_R_RANK_DIED);
+	assert_int_equal(page->peers[3].state, EPF_PEER_LEFT);
+	assert_int_equal(page->lost, 1);
+	/* And stays so. */
+	assert_false(send(&rig, left));
+	assert_int_equal(page->peers[2].state, EPF_PEER_DOWN);
+	null_rig_close(&rig);
+	/* A rank that has left in order is not lost with its node. */
+	open_rig(&rig);
+	assert_false(send(&rig, left));
+	epf_node_down(rig.core, peer_node(&rig), EPF_S_PEER_DOWN);
+	assert_int_equal(rig.core->peers_page->peers[2].state, EPF_PEER_LEFT);
+	assert_int_equal(rig.core->peers_page->peers[3].state, EPF_PEER_DOWN);
+	null_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -509,6 +543,7 @@ int main(void)
 		cmocka_unit_test(causes_at_their_edges),
 		cmocka_unit_test(recovery_at_its_edges),
 		cmocka_unit_test(a_goodbye_is_the_senders),
+		cmocka_unit_test(a_goodbye_overtakes_a_loss),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
