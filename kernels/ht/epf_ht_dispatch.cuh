@@ -369,6 +369,7 @@ EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call)
 	if (epf_lane() == 0) {
 		ht_wait_sent(j);
 		epf_st_relaxed_gpu(&s->next, 0);
+		epf_st_relaxed_gpu(&s->taken, 0);
 		epf_st_relaxed_gpu(&s->moved, call + 1u);
 	}
 }
@@ -385,10 +386,13 @@ EPF_DEV_FN int ht_crosses(const struct ht_job *j)
 /* Rows of this rank's tokens, to the ranks of its node. */
 EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c)
 {
-	uint32_t items = j->tokens * c->count;
+	uint32_t items = j->tokens * c->count, each = ht_group_chunks(items, ht_warps(j));
+	struct ht_taken t = ht_take_first(j, ht_warps(j), (items + each - 1u) / each);
 
-	for (uint32_t i = ht_warp(j); i < items; i += ht_warps(j))
-		ht_send_chunk(j, c, i / c->count, i % c->count);
+	for (; t.group < t.groups; ht_take_next(&t))
+		for (uint32_t i = (uint32_t)t.group * each;
+		     i < items && i < ((uint32_t)t.group + 1u) * each; i++)
+			ht_send_chunk(j, c, i / c->count, i % c->count);
 }
 
 EPF_DEV_FN void ht_dispatch(const struct ht_job *j)

@@ -42,49 +42,83 @@ EPF_DEV_FN void ht_return_chunk(const struct ht_job *j, const struct ht_chunks *
 		HT_AT(const uint32_t, j->weights)[(uint64_t)row * j->topk + i];
 }
 
-/*
- * One part of the rows of x, to the ranks of this node that add them. The writing warps. before: items of earlier parts. Each rank begins behind itself: were
- * all to write to the same rank at once, its link would bound them.
- */
-EPF_DEV_FN uint64_t ht_return_part(const struct ht_job *j, const struct ht_chunks *c, uint32_t part,
-				   uint64_t before)
+/* How the rows of x are written: each part as rounds, each round as a group of chunks for each rank that has rows here. */
+struct ht_rounds {
+	uint32_t each;   /* chunks of a group */
+	uint32_t ranks;  /* of a round */
+	uint64_t groups; /* of a part */
+};
+
+/* A warp. */
+EPF_DEV_FN struct ht_rounds ht_rounds_of(const struct ht_job *j, const struct ht_chunks *c)
 {
-	uint32_t me = ht_peer_of(j, j->rank)->index, warps = j->writers * j->blocks;
+	uint32_t most = 0, all = 0;
+	struct ht_rounds r;
 
-	for (uint32_t i = 1; i <= j->ranks; i++) {
-		uint32_t s = (j->rank + i) % j->ranks, adder = ht_via(j, s, j->node);
-		uint32_t member = ht_peer_of(j, adder)->index;
-		uint32_t first = ht_rows_until(j, s - 1u, j->rank);
-		uint32_t to = ht_part_first(j, s, me);
-		uint32_t rows = ht_rows_until(j, s, j->rank) - first;
-		uint32_t begin = ht_part(j, rows, part);
-		uint64_t items = (uint64_t)(ht_part(j, rows, part + 1u) - begin) * c->count;
+	for (uint32_t s = epf_lane(); s < j->ranks; s += LL_LANES) {
+		uint32_t n = ht_rows_until(j, s, j->rank) - ht_rows_until(j, s - 1u, j->rank);
 
-		if (adder == j->rank)
-			continue;
-		for (uint64_t n = (ht_warp(j) + warps - (uint32_t)(before % warps)) % warps;
-		     n < items; n += warps) {
-			uint32_t row = begin + (uint32_t)n / c->count;
-
-			if (first + row < j->received && to + row < ht_marks()[member].room)
-				ht_return_chunk(j, c, first + row, member, to + row,
-						(uint32_t)n % c->count);
-		}
-		before += items;
+		most = n > most && ht_via(j, s, j->node) != j->rank ? n : most;
 	}
-	return before;
+	for (uint32_t i = 0; i < LL_LANES; i++) {
+		uint32_t n = (uint32_t)epf_lanes_get(epf_lanes_where(1), most, i);
+
+		all = n > all ? n : all;
+	}
+	r.each = ht_group_chunks((uint64_t)j->received * c->count, j->writers * j->blocks);
+	r.ranks = j->nodes == 1 && j->ranks > 1u ? j->ranks - 1u : j->ranks; /* not itself */
+	all = (all + j->parts - 1u) / j->parts;
+	r.groups = ((uint64_t)all * c->count + r.each - 1u) / r.each * r.ranks;
+	return r;
 }
 
+/* One group of chunks of a part, number `group` in it. The rows of some ranks end before those of others: their groups are empty. A warp. */
+EPF_DEV_FN void ht_return_group(const struct ht_job *j, const struct ht_chunks *c,
+				const struct ht_rounds *r, uint32_t part, uint64_t group)
+{
+	uint32_t s = (j->rank + 1u + (uint32_t)(group % r->ranks)) % j->ranks;
+	uint32_t adder = ht_via(j, s, j->node), member = ht_mate_index(j, adder);
+	uint32_t first = ht_rows_until(j, s - 1u, j->rank);
+	uint32_t rows = ht_rows_until(j, s, j->rank) - first, begin = ht_part(j, rows, part);
+	uint32_t to = ht_part_first(j, s, ht_mate_index(j, j->rank)) + begin;
+	uint64_t items = (uint64_t)(ht_part(j, rows, part + 1u) - begin) * c->count;
+	uint64_t i = group / r->ranks * r->each, end = i + r->each;
+
+	first += begin;
+	for (; i < items && i < end && adder != j->rank; i++) {
+		uint32_t row = (uint32_t)i / c->count;
+
+		if (first + row < j->received && to + row < ht_marks()[member].room)
+			ht_return_chunk(j, c, first + row, member, to + row,
+					(uint32_t)i % c->count);
+	}
+}
+
+/* This warp has written what it writes of a part. */
+EPF_DEV_FN void ht_pass_part(uint32_t part)
+{
+	epf_warp_barrier();
+	if (epf_lane() == 0)
+		epf_add32_release_block(&ht_written()[part], 1u);
+}
+
+/*
+ * Rows of x, to the ranks of this node that add them. The writing warps. They write to all ranks in turn, and each rank begins behind itself: were all to write
+ * to the same rank at once, its link would bound them.
+ */
 EPF_DEV_FN void ht_return_rows(const struct ht_job *j, const struct ht_chunks *c)
 {
-	uint64_t before = 0;
+	struct ht_rounds r = ht_rounds_of(j, c);
+	struct ht_taken t = ht_take_first(j, j->writers * j->blocks, r.groups * j->parts);
+	uint32_t part = 0;
 
-	for (uint32_t part = 0; part < j->parts; part++) {
-		before = ht_return_part(j, c, part, before);
-		epf_warp_barrier();
-		if (epf_lane() == 0)
-			epf_add32_release_block(&ht_written()[part], 1u);
+	for (; t.group < t.groups; ht_take_next(&t)) {
+		for (; part < t.group / r.groups; part++)
+			ht_pass_part(part);
+		ht_return_group(j, c, &r, part, t.group - part * r.groups);
 	}
+	for (; part < j->parts; part++)
+		ht_pass_part(part);
 }
 
 /* Part `part` of this block's rows is written: counts it, and the last block tells the ranks of this node. A warp. */
@@ -112,10 +146,15 @@ EPF_DEV_FN void ht_note_parts(const struct ht_job *j, uint64_t call, uint32_t me
 	for (; part < j->parts; part++) {
 		const uint64_t *word = ht_word_at(j, j->control, HT_ROWS, m->rank, part);
 
-		if (wait ? ht_wait_part(j, HT_ROWS, m->rank, part, call + 1u) : 0)
-			part = j->parts - 1u; /* it is late: nobody waits for the rest */
-		else if (!wait && epf_ld_acquire_sys(word) < call + 1u)
-			break;
+		if (wait) {
+			if (ht_wait_part(j, HT_ROWS, m->rank, part, call + 1u))
+				part = j->parts - 1u; /* it is late: nobody waits for the rest */
+		} else {
+			if (epf_ld_relaxed_sys(word) < call + 1u)
+				break;
+			/* Only now: acquiring empties the first-level cache, where the small tables are. */
+			(void)epf_ld_acquire_sys(word);
+		}
 		epf_st32_release_block(&m->arrived, part + 1u);
 	}
 }

@@ -8,6 +8,9 @@
 /* Vectors of a lane in a chunk: what is on its way to a multiprocessor at once, 16 warps * 7 KiB, covers the latency of memory. */
 #define HT_CHUNK_VECS 14u
 
+#define HT_GROUP_CHUNKS 4u  /* at most */
+#define HT_GROUPS       16u /* that a warp moves, at least, where a group is more than a chunk */
+
 /* A row moves in chunks of equal size; a warp moves one at a time. */
 struct ht_chunks {
 	uint32_t count; /* of a row */
@@ -69,6 +72,51 @@ EPF_DEV_FN void ht_store(const struct ht_chunks *c, const struct ht_chunk *p, ui
 	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
 		if (first + i * LL_LANES < end)
 			HT_AT(struct ll_vec, row)[first + i * LL_LANES] = p->v[i];
+}
+
+/*
+ * Groups of chunks, shared out among warps. A warp begins with the group that has its number, and takes another when it has moved that: multiprocessors differ
+ * in how fast they write, and with fixed shares the slowest one decides. The number of the next group is on its way meanwhile.
+ */
+struct ht_taken {
+	uint64_t *counter; /* NULL: no warp moves more than one group */
+	uint64_t group;    /* the one to be moved now; from `groups` on: none */
+	uint64_t next;     /* the one behind it; known to the first lane */
+	uint64_t groups;
+	uint32_t warps;
+};
+
+EPF_DEV_FN void ht_take(struct ht_taken *t, uint64_t group)
+{
+	t->group = group;
+	t->next = t->groups;
+	if (epf_lane() == 0 && t->counter)
+		t->next = t->warps + epf_add_gpu(t->counter, 1);
+}
+
+/* The first of `groups` that this warp moves; warps: of the grid, that move some. A warp. */
+EPF_DEV_FN struct ht_taken ht_take_first(const struct ht_job *j, uint32_t warps, uint64_t groups)
+{
+	struct ht_taken t = { 0 };
+
+	t.counter = groups > warps ? &ht_state_of(j)->taken : 0;
+	t.groups = groups;
+	t.warps = warps;
+	ht_take(&t, ht_warp(j));
+	return t;
+}
+
+EPF_DEV_FN void ht_take_next(struct ht_taken *t)
+{
+	ht_take(t, epf_lanes_get(epf_lanes_where(1), t->next, 0));
+}
+
+/* Chunks of a group: as many as let each of so many warps take several, since each time it waits for a number. */
+EPF_DEV_FN uint32_t ht_group_chunks(uint64_t chunks, uint32_t warps)
+{
+	uint64_t n = chunks / warps / HT_GROUPS;
+
+	return n < 1u ? 1u : n > HT_GROUP_CHUNKS ? HT_GROUP_CHUNKS : (uint32_t)n;
 }
 
 /* ---- where rows go ---- */
@@ -303,17 +351,29 @@ EPF_DEV_FN void ht_send_extras(const struct ht_job *j, const struct ht_extras *f
 			      from->weights ? HT_AT(const uint32_t, from->weights)[k] : 0u);
 }
 
-/* One chunk of a row, to the members from `first` on of this node, a lane a member: index is the row's at that rank, or UINT32_MAX. A warp. */
+/*
+ * One chunk of a row, to the members from `first` on of this node, a lane a member: index is the row's at that rank, or UINT32_MAX. A warp. Each rank begins
+ * with itself and those behind it: were all to begin with the same one, its link would bound them.
+ */
 EPF_DEV_FN void ht_give_chunk(const struct ht_job *j, const struct ht_chunks *c,
 			      const struct ht_chunk *p, uint32_t k, uint32_t first, uint32_t index,
 			      const struct ht_extras *extras, const struct ht_extra *mine)
 {
+	int behind = first + epf_lane() >= ht_mate_index(j, j->rank);
 	epf_lanes all = epf_lanes_where(1);
-	epf_lanes to = epf_lanes_where(index != UINT32_MAX);
+	epf_lanes to = epf_lanes_where(index != UINT32_MAX && behind);
+	epf_lanes then = epf_lanes_where(index != UINT32_MAX && !behind);
 
-	for (; to; to &= to - 1u) {
-		const struct ht_mark *m = &ht_marks()[first + epf_lanes_first(to)];
-		uint32_t at = (uint32_t)epf_lanes_get(all, index, epf_lanes_first(to));
+	for (; to | then; to &= to - 1u) {
+		const struct ht_mark *m;
+		uint32_t at;
+
+		if (!to) {
+			to = then;
+			then = 0;
+		}
+		m = &ht_marks()[first + epf_lanes_first(to)];
+		at = (uint32_t)epf_lanes_get(all, index, epf_lanes_first(to));
 
 		ht_store(c, p, k, m->at + (uint64_t)at * j->row_bytes);
 		if (k == 0 && (j->topk || j->scale_words))

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { WRITERS = 64, CROWDED_ROWS = 8192 };
+enum { WRITERS = 72 };
 
 static struct ht_job job_begin(const struct epf_ht *ht)
 {
@@ -377,16 +377,14 @@ static uint32_t parts_of(const struct epf_ht *ht, uint32_t room)
 }
 
 /*
- * Warps of a block that write rows in a combine; the others add meanwhile. Some 64 of all blocks keep NVLink busy, and more of them delay what is added: on two
- * H100 with 16 warps and 4,096 tokens, 24 multiprocessors, 229 us with 3, 255 with 2, 246 with 4; 16, 244 with 4, 274 with 3. With few multiprocessors 6 are
- * best: 8 of them on four H100 take 764 us, and 890 with 4. Where more than two ranks write many rows, fewer meet at one receiver: 24 on four H100 take 565 us
- * with 2, and 663 with 3; with 1,024 tokens 197, and 167.
+ * Warps of a block that write rows in a combine; the others add meanwhile. Some 72 of all blocks keep NVLink busy, and more of them delay what is added: with 24
+ * multiprocessors two H200 take 212 us for 4,096 tokens with 3, 269 with 2 and 243 with 4; four take 488, 616 and 494. With few multiprocessors 6 are best: with
+ * 8 of them four H200 take 771 us, and 800 with 8.
  */
-static uint32_t writers_of(const struct epf_ht *ht, uint32_t blocks, uint32_t room)
+static uint32_t writers_of(const struct epf_ht *ht, uint32_t blocks)
 {
 	uint32_t warps = ht->threads / ht->warp, most = warps * 3 / 8;
-	bool is_crowded = ht->node_max > 2 && room >= CROWDED_ROWS;
-	uint32_t writers = is_crowded ? WRITERS / blocks : (WRITERS + blocks - 1) / blocks;
+	uint32_t writers = (WRITERS + blocks - 1) / blocks;
 
 	if (ht->nodes > 1 || warps < 4)
 		return warps;
@@ -420,7 +418,7 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 	j.unmet = 1;
 	j.blocks = blocks_of(ht, c->blocks);
 	j.parts = parts_of(ht, c->room);
-	j.writers = writers_of(ht, j.blocks, c->room);
+	j.writers = writers_of(ht, j.blocks);
 	j.lay = ht_layout_of(&row, c->room);
 	j.topk = c->topk;
 	j.room = c->room;

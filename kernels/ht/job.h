@@ -112,12 +112,14 @@ struct ht_state {
 	uint64_t staged[HT_SLICES]; /* blocks of the running kernel that have staged a slice */
 	uint64_t parts[HT_PARTS];   /* blocks of the running combine that have written a part */
 	uint64_t next;              /* sums of the running combine that a warp has taken */
+	uint64_t
+		taken; /* groups of chunks that warps of the running kernel took, but their first */
 	/* Where the commands of each slice went: to be retired before the kernel ends. */
 	uint64_t ring[HT_SLICES]; /* struct epf_gpu_ring; 0: none */
 	uint64_t ticket[HT_SLICES];
 	uint64_t shared[HT_SLICES];
 	uint64_t fits; /* of the last exchange of counts: EPF_HT_FITS */
-	uint64_t reserved[7];
+	uint64_t reserved[6];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct ht_state) == 3 * HT_LINE, "state is three lines");

@@ -215,7 +215,7 @@ def table(rank):
         kind = ("bf16", "bf16", "fp8", "fp32", "int8")[i % 5]
         hidden = {"bf16": (8, 2048, 7168), "fp8": (2048, 7168, 512), "fp32": (4, 1024, 2048), "int8": (16, 2048, 48)}[kind][i % 3]
         batch = Batch(rank, tokens, hidden, experts, topk, seed=i, kind=kind, holes=(0.1, 0, 0.9)[i % 3])
-        one(rank, b, batch, order=ORDERS[i % 4], topk=i % 7 != 3 or i % 2 == 0, worst=rank.size * 300 if i % 6 == 5 else 0, align=(1, 16)[i % 2],
+        one(rank, b, batch, order=ORDERS[i % 4], topk=i % 7 != 3 or i % 2 == 0 or i % 6 == 5, worst=rank.size * 300 if i % 6 == 5 else 0, align=(1, 16)[i % 2],
             biases=i % 3, config=(None, Config(24, 8, 256), Buffer.get_dispatch_config(rank.size))[i % 3])
         done += 1
     b.destroy()
