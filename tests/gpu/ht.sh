@@ -8,7 +8,7 @@
 #
 # --build         a folder with libepf.so.0 and libepf-ll.so.0, or a build tree with them
 # --out           where logs and the table go (./gpu-results/ht)
-# --quick         few cases and shapes: about a minute
+# --quick         few cases and shapes, and one set of processes for all parts that measure nothing: about a minute
 # --ranks         processes; as many as GPUs by default, 2 on one. More than GPUs share them under MPS (onegpu/)
 # --cases         random cases (100), each run twice
 # --steps         replays of a graph (200)
@@ -61,15 +61,24 @@ if [ -n "$quick" ]; then
 	limit=60
 	cases=$((cases < 30 ? cases : 30)) steps=$((steps < 60 ? steps : 60))
 fi
-run table ht-table
-run random ht-random --cases "$cases"
-run sizes ht-sizes
-run layers ht-layers
-run streams ht-streams
-run graphs ht-graphs --steps "$steps"
-run mixed ht-mixed
-run threads ht-threads
-run callers ht-callers
+
+# forms PREFIX ARGUMENT...: the parts that say right or wrong. Processes take 7 to 15 s to begin: with --quick one set of them runs all that are wanted
+forms()
+{
+	local prefix=$1 name names=()
+	shift
+	for name in table random ${prefix:+crossing} $([ -n "$prefix" ] || echo sizes) layers streams graphs mixed threads callers; do
+		if [ -z "$quick" ]; then
+			run "$prefix$name" "ht-$name" --cases "$cases" --steps "$steps" "$@"
+		elif wanted "$prefix$name"; then
+			names+=("ht-$name")
+		fi
+	done
+	[ ${#names[@]} -gt 0 ] || return 0
+	local only=. limit=120
+	run "${prefix}forms" "$(IFS=, && echo "${names[*]}")" --cases "$cases" --steps "$steps" "$@"
+}
+forms ""
 [ "$ranks" -gt "$gpus" ] || run speed ht-speed ${deepep:+--deepep "$deepep"}
 run memory ht-memory ${deepep:+--deepep "$deepep"}
 for tokens in 4096 128; do
@@ -81,15 +90,7 @@ done
 start_daemon ht
 export CUDA_MODULE_LOADING=EAGER
 nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${nodes_comma:-}" $((r * 2 / ranks)) && nodes_comma=,; done)
-run nodes-table ht-table --nodes "$nodes"
-run nodes-random ht-random --cases "$cases" --nodes "$nodes"
-run nodes-crossing ht-crossing --nodes "$nodes"
-run nodes-layers ht-layers --nodes "$nodes"
-run nodes-streams ht-streams --nodes "$nodes"
-run nodes-graphs ht-graphs --steps "$steps" --nodes "$nodes"
-run nodes-mixed ht-mixed --nodes "$nodes"
-run nodes-threads ht-threads --nodes "$nodes"
-run nodes-callers ht-callers --nodes "$nodes"
+forms nodes- --nodes "$nodes"
 
 # The daemon's NIC reorders, repeats and fails: lanes break, and what they carried is sent again.
 if [ -n "$daemon" ] && [[ nodes-failover =~ $only ]]; then
