@@ -6,7 +6,7 @@
 #
 #   tests/gpu/many.sh --build DIR [--ranks N,N] [--deepep DIR] [--deepep-tests DIR] [--packages DIR] [--nixl DIR] [--out DIR] [--only REGEX] [--seconds N] [--list]
 #
-# --build         a folder with libepf.so.0, libepf-ll.so.0, ep-fabric, ep-bench and libepf-deepep.so, or a build tree with them
+# --build         a folder with libepf.so.0, libepf-ll.so.0, ep-fabric, ep-bench and shim/libepf-deepep.so, or a build tree with them
 # --ranks         how many ranks, one after the other (4,8 as far as there are GPUs). More than GPUs share them under MPS, and times mean nothing
 # --deepep        DeepEP's package with its compiled module (v1.2.1): to compare with, and for the shim
 # --deepep-tests  DeepEP v1.2.1's folder of tests, to run on our package
