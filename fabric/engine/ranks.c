@@ -379,7 +379,8 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 {
 	struct epf_peer *peer;
 	uint32_t epoch = m->kind == EPF_MSG_REGION ? (uint32_t)m->value : m->c;
-	uint32_t known;
+	int is_end = m->kind == EPF_MSG_RANK && m->signal != EPF_PEER_UP;
+	uint32_t known, state;
 	int is_valid;
 
 	if (m->rank >= core->world || &core->nodes[core->peers[m->rank].node] != node) {
@@ -388,8 +389,13 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 	}
 	peer = &core->peers[m->rank];
 	known = core->peers_page->peers[m->rank].epoch - peer->returns;
+	state = core->peers_page->peers[m->rank].state;
 	if ((int32_t)(epoch - known) < 0)
 		return; /* overtaken by a newer message on another lane */
+	/* Of a return: the same by the news that it was lost or has left again, or by its node's goodbye. */
+	if (!is_end && (node->state == EPF_NODE_LEFT ||
+			(epoch == known && (state == EPF_PEER_DOWN || state == EPF_PEER_LEFT))))
+		return;
 	if (m->kind == EPF_MSG_RANK)
 		is_valid = on_rank(core, peer, m);
 	else if (m->kind == EPF_MSG_REGION)

@@ -379,6 +379,49 @@ static void a_rank_returns_when_it_is_complete(void **state)
 	null_rig_close(&rig);
 }
 
+/* A rank that came back is lost again, or its node leaves, before all has arrived that announces it: what comes later does not make it UP. */
+static void a_loss_overtakes_a_return(void **state)
+{
+	struct epf_msg up = {
+		.kind = EPF_MSG_RANK, .rank = 2, .signal = EPF_PEER_UP, .c = 1, .value = 2, .a = 4
+	};
+	struct epf_msg down = { .kind = EPF_MSG_RANK, .rank = 2, .signal = EPF_PEER_DOWN };
+	struct epf_msg bye = { .kind = EPF_MSG_BYE }, m = region_of(2, 1, 2);
+	const struct epf_peer_word *w;
+	struct null_rig rig;
+
+	open_rig(&rig);
+	w = &rig.core->peers_page->peers[2];
+	assert_false(send(&rig, down));
+	assert_false(send(&rig, up));
+	assert_false(send(&rig, region_of(2, 0, 2)));
+	down.c = 1;
+	assert_false(send(&rig, down));
+	assert_int_equal(w->epoch, 1);
+	assert_false(send(&rig, m));
+	assert_int_equal(w->state, EPF_PEER_DOWN);
+	assert_int_equal(rig.core->ranks[0].usable[2], 0);
+	/* The next time it is complete. */
+	up.c = 2;
+	m.value = 2;
+	assert_false(send(&rig, up));
+	assert_false(send(&rig, m));
+	m.signal = 0;
+	assert_false(send(&rig, m));
+	assert_int_equal(w->state, EPF_PEER_UP);
+	down.c = 2;
+	assert_false(send(&rig, down));
+	assert_false(send(&rig, bye));
+	up.c = 3;
+	m.value = 3;
+	assert_false(send(&rig, up));
+	assert_false(send(&rig, m));
+	m.signal = 1;
+	assert_false(send(&rig, m));
+	assert_int_equal(w->state, EPF_PEER_DOWN);
+	null_rig_close(&rig);
+}
+
 static uint32_t root_of(const struct null_rig *rig, uint32_t rank)
 {
 	return epf_peers_details(rig->core->peers_page, NULL_WORLD)[rank].root;
@@ -540,6 +583,7 @@ int main(void)
 		cmocka_unit_test(returning_ranks_have_limits),
 		cmocka_unit_test(what_waits_is_checked_again),
 		cmocka_unit_test(a_rank_returns_when_it_is_complete),
+		cmocka_unit_test(a_loss_overtakes_a_return),
 		cmocka_unit_test(causes_at_their_edges),
 		cmocka_unit_test(recovery_at_its_edges),
 		cmocka_unit_test(a_goodbye_is_the_senders),
