@@ -471,6 +471,9 @@ EPF_DEV_FN void ht_add_tokens(const struct ht_job *j, const struct ht_chunks *c)
 		if (now.k == 0 && j->out_weights)
 			ht_sum_weights(j, &s, now.token);
 	}
+	/* Waits for the last number: the counter is reset when all blocks have ended, and an addition that came after that would count in the next call. */
+	if (epf_lanes_get(all, mine, 0) == UINT64_MAX)
+		epf_pause();
 }
 
 EPF_DEV_FN void ht_combine(const struct ht_job *j)
