@@ -4,12 +4,14 @@
  * that fails meanwhile; a core that was not run in the middle of a recovery does not call its peer lost for that. Two engines in one
  * thread (core_rig.h).
  */
+#include "fabric/base/err.h"
 #include "fabric/engine/recovery.h"
 #include "tests/unit/engine/core_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -122,12 +124,47 @@ static void a_rest_is_no_silence(void **state)
 	core_rig_close(rig);
 }
 
+static bool has_gone(void *arg)
+{
+	const struct core_rig *rig = arg;
+
+	return !rig->core[0]->telling;
+}
+
+/* A rank is lost, the other one of its node leaves because of that, and the node says goodbye at once: the lost one is lost for all, in whatever order that comes. */
+static void a_loss_before_a_goodbye_is_heard(void **state)
+{
+	for (int seed = 1; seed <= 40; seed++) {
+		char text[32];
+		const char *const settings[] = { "emu-order=unordered",
+						 "emu-reorder=0.5",
+						 "emu-delay=20us",
+						 "lanes-per-peer=2",
+						 text,
+						 NULL };
+		struct core_rig *rig;
+
+		snprintf(text, sizeof(text), "emu-seed=%d", seed);
+		rig = core_rig_open(settings);
+		epf_core_rank_gone(rig->core[0], 0, EPF_R_RANK_DIED);
+		epf_core_rank_gone(rig->core[0], 1, 0);
+		assert_true(core_rig_run(rig, has_gone, rig));
+		assert_true(core_rig_run(rig, has_parted, rig));
+		assert_true(core_rig_run(rig, NULL, NULL));
+		close_west(rig);
+		assert_int_equal(state_of(rig, 1, 0), EPF_PEER_DOWN);
+		assert_int_equal(state_of(rig, 1, 1), EPF_PEER_LEFT);
+		core_rig_close(rig);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_goodbye_waits_for_room),
 		cmocka_unit_test(a_goodbye_survives_its_lane),
 		cmocka_unit_test(a_rest_is_no_silence),
+		cmocka_unit_test(a_loss_before_a_goodbye_is_heard),
 	};
 
 	return cmocka_run_group_tests_name("farewell", tests, NULL, NULL);
