@@ -392,7 +392,7 @@ void epf_rank_message(struct epf_core *core, struct epf_node *node, const struct
 	state = core->peers_page->peers[m->rank].state;
 	if ((int32_t)(epoch - known) < 0)
 		return; /* overtaken by a newer message on another lane */
-	/* Of a return: the same by the news that it was lost or has left again, or by its node's goodbye. */
+	/* News of its next loss, or its node's goodbye, overtakes what announces a rank's return. */
 	if (!is_end && (node->state == EPF_NODE_LEFT ||
 			(epoch == known && (state == EPF_PEER_DOWN || state == EPF_PEER_LEFT))))
 		return;

@@ -49,7 +49,7 @@ struct ht_rounds {
 	uint64_t groups; /* of a part */
 };
 
-/* A warp. */
+/* All parts are as long as the longest share of a rank makes them. A warp. */
 EPF_DEV_FN struct ht_rounds ht_rounds_of(const struct ht_job *j, const struct ht_chunks *c)
 {
 	uint32_t most = 0, all = 0;

@@ -112,8 +112,7 @@ struct ht_state {
 	uint64_t staged[HT_SLICES]; /* blocks of the running kernel that have staged a slice */
 	uint64_t parts[HT_PARTS];   /* blocks of the running combine that have written a part */
 	uint64_t next;              /* sums of the running combine that a warp has taken */
-	uint64_t
-		taken; /* groups of chunks that warps of the running kernel took, but their first */
+	uint64_t taken;             /* groups of chunks that warps took, but for their first ones */
 	/* Where the commands of each slice went: to be retired before the kernel ends. */
 	uint64_t ring[HT_SLICES]; /* struct epf_gpu_ring; 0: none */
 	uint64_t ticket[HT_SLICES];
