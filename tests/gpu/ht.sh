@@ -75,7 +75,7 @@ forms()
 		fi
 	done
 	[ ${#names[@]} -gt 0 ] || return 0
-	local only=. limit=120
+	local only=. limit=$((limit * ${#names[@]}))
 	run "${prefix}forms" "$(IFS=, && echo "${names[*]}")" --cases "$cases" --steps "$steps" "$@"
 }
 forms ""

@@ -379,45 +379,50 @@ static void a_rank_returns_when_it_is_complete(void **state)
 	null_rig_close(&rig);
 }
 
+/* All that announces rank 2 with its two regions; the last one as well if it is to be complete. */
+static void announce(struct null_rig *rig, uint32_t epoch, bool complete)
+{
+	struct epf_msg up = { .kind = EPF_MSG_RANK,
+			      .rank = 2,
+			      .signal = EPF_PEER_UP,
+			      .c = epoch,
+			      .value = 2,
+			      .a = 4 };
+
+	assert_false(send(rig, up));
+	for (uint32_t i = 0; i < (complete ? 2u : 1u); i++) {
+		struct epf_msg m = region_of(2, i, 2);
+
+		m.value = epoch;
+		assert_false(send(rig, m));
+	}
+}
+
 /* A rank that came back is lost again, or its node leaves, before all has arrived that announces it: what comes later does not make it UP. */
 static void a_loss_overtakes_a_return(void **state)
 {
-	struct epf_msg up = {
-		.kind = EPF_MSG_RANK, .rank = 2, .signal = EPF_PEER_UP, .c = 1, .value = 2, .a = 4
-	};
 	struct epf_msg down = { .kind = EPF_MSG_RANK, .rank = 2, .signal = EPF_PEER_DOWN };
-	struct epf_msg bye = { .kind = EPF_MSG_BYE }, m = region_of(2, 1, 2);
+	struct epf_msg bye = { .kind = EPF_MSG_BYE };
 	const struct epf_peer_word *w;
 	struct null_rig rig;
 
 	open_rig(&rig);
 	w = &rig.core->peers_page->peers[2];
 	assert_false(send(&rig, down));
-	assert_false(send(&rig, up));
-	assert_false(send(&rig, region_of(2, 0, 2)));
+	announce(&rig, 1, false);
 	down.c = 1;
 	assert_false(send(&rig, down));
 	assert_int_equal(w->epoch, 1);
-	assert_false(send(&rig, m));
+	assert_false(send(&rig, region_of(2, 1, 2)));
 	assert_int_equal(w->state, EPF_PEER_DOWN);
 	assert_int_equal(rig.core->ranks[0].usable[2], 0);
 	/* The next time it is complete. */
-	up.c = 2;
-	m.value = 2;
-	assert_false(send(&rig, up));
-	assert_false(send(&rig, m));
-	m.signal = 0;
-	assert_false(send(&rig, m));
+	announce(&rig, 2, true);
 	assert_int_equal(w->state, EPF_PEER_UP);
 	down.c = 2;
 	assert_false(send(&rig, down));
 	assert_false(send(&rig, bye));
-	up.c = 3;
-	m.value = 3;
-	assert_false(send(&rig, up));
-	assert_false(send(&rig, m));
-	m.signal = 1;
-	assert_false(send(&rig, m));
+	announce(&rig, 3, true);
 	assert_int_equal(w->state, EPF_PEER_DOWN);
 	null_rig_close(&rig);
 }
