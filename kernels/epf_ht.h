@@ -75,8 +75,10 @@ struct epf_ht_routing {
 	uint32_t topk;
 	uint32_t experts; /* of all ranks; a multiple of ranks */
 	uint32_t align;   /* counts of experts are rounded up to a multiple of it; 0 is 1 */
-	uint32_t
-		guess; /* notify: `received` and `room` of a dispatch that is launched with EPF_HT_IF_IT_FITS before the counts are known; 0: none is */
+	/* notify: of a dispatch that is launched with EPF_HT_IF_IT_FITS before the counts are known */
+	uint32_t received;       /* rows of its outputs, below 2^31; 0: there is no such dispatch */
+	uint32_t room;           /* its `room`, the same at all ranks */
+	uint32_t spare;          /* rows that outputs may be too long by; the same at all ranks */
 	uint32_t flags;          /* notify: EPF_HT_NO_LAYOUT */
 	const int64_t *topk_idx; /* [tokens][topk]; notify: with EPF_HT_NO_LAYOUT */
 	uint8_t *in_rank;        /* [tokens][ranks]; layout writes it, notify reads it */
@@ -100,20 +102,15 @@ struct epf_ht_routing {
 
 /* Bits of a notify's word [5], the same at all ranks. */
 #define EPF_HT_GROWN 1 /* a rank wants segments to be mapped */
-#define EPF_HT_FITS  2 /* all ranks gave the same guess, and `room` is not above it */
+#define EPF_HT_FITS \
+ 2 /* of the dispatch that is launched before the counts are known: it moves the rows */
 
 /*
  * A dispatch that is launched right behind its notify, with outputs of a guessed size: it moves rows if the notify says EPF_HT_FITS, else nothing, at all
- * ranks alike, and then another dispatch follows. On one node only.
+ * ranks alike, and then another dispatch follows. It fits if every rank has given its size, each rank's outputs are long enough and too long by at most `spare`
+ * rows or an eighth of what arrives, and `room` is what all ranks said and enough. On one node only.
  */
 #define EPF_HT_IF_IT_FITS 1u
-
-/*
- * A dispatch that waits for the counts of its notify itself, so that nothing happens between the counts and its kernel: with `host`. It is launched if outputs
- * of `received` rows are enough and at most an eighth too long, the window is large enough, and no segments are to be mapped; else the call returns
- * EPF_HT_LATER, and another dispatch follows, at this rank alone. On one node only.
- */
-#define EPF_HT_LATER 1
 
 /* A dispatch. */
 struct epf_ht_dispatch {
@@ -122,16 +119,13 @@ struct epf_ht_dispatch {
 	uint32_t tokens;
 	uint32_t local;    /* experts of a rank; only read if row.topk is not 0 */
 	uint32_t received; /* rows of the outputs */
-	uint32_t
-		room; /* rows that a window must hold, the same at all ranks; not read with `host` */
-	uint32_t blocks; /* multiprocessors to use at most; 0: chosen */
+	uint32_t room;     /* rows that a window must hold, the same at all ranks */
+	uint32_t blocks;   /* multiprocessors to use at most; 0: chosen */
 	uint32_t
 		across; /* rows that cross between nodes, of the rank that has most; the same at all ranks */
 	uint32_t forwarded;    /* rows of links */
 	uint32_t flags;        /* EPF_HT_IF_IT_FITS */
 	uint32_t first_number; /* with out_numbers: of this rank's first token; the others follow */
-	const int64_t *
-		host; /* of the notify in front, whose counts are waited for; NULL: they are known */
 	const int32_t *place;
 	const int32_t *matrix;
 	const void *plan;
@@ -292,7 +286,7 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
  */
 int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host);
 
-/* Each returns 0 or a negative errno; a dispatch with `host` also EPF_HT_LATER, or what epf_ht_wait_counts() returns. */
+/* Each returns 0 or a negative errno. */
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream);
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
 

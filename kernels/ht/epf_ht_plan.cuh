@@ -88,13 +88,36 @@ EPF_DEV_FN uint32_t ht_number_batch(const struct ht_job *j, uint32_t to, uint32_
 	return next;
 }
 
-/* Numbers the rows for one rank or node in ascending token. Returns how many there are, in all threads of the block. */
-EPF_DEV_FN uint32_t ht_number_rows(const struct ht_job *j, uint32_t to)
+/* Numbers the rows for one rank or node in ascending token. */
+EPF_DEV_FN void ht_number_rows(const struct ht_job *j, uint32_t to)
 {
-	uint32_t rows = 0;
+	uint32_t next = 0;
 
 	for (uint32_t first = 0; first < j->tokens; first += ht_batch(j))
-		rows = ht_number_batch(j, to, first, rows);
+		next = ht_number_batch(j, to, first, next);
+	epf_block_barrier();
+}
+
+/* How many rows there are for one rank or node, in all threads of the block. */
+EPF_DEV_FN uint32_t ht_rows_for(const struct ht_job *j, uint32_t to)
+{
+	EPF_DEV_SHARED uint32_t rows;
+	uint32_t mine = 0;
+
+	epf_block_barrier();
+	if (epf_thread_in_block() == 0)
+		rows = 0;
+	epf_block_barrier();
+	for (uint32_t first = 0; first < j->tokens; first += ht_batch(j)) {
+		LL_UNROLL
+		for (uint32_t s = 0; s < HT_STEPS; s++) {
+			uint32_t token = first + s * j->threads + epf_thread_in_block();
+
+			mine += token < j->tokens && ht_goes(j, token, to);
+		}
+	}
+	if (mine)
+		epf_add32_block(&rows, mine);
 	epf_block_barrier();
 	return rows;
 }
@@ -109,9 +132,12 @@ EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t t
 		epf_st32_relaxed_sys(ht_counts_for(j, call, r) + to, rows);
 	if (to >= j->ranks)
 		return;
-	if (epf_thread_in_block() == 0)
-		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_flags(j),
-				     j->guess << 1 | j->grown);
+	if (epf_thread_in_block() == 0) {
+		uint32_t *flags = ht_counts_for(j, call, to) + ht_counts_flags(j);
+
+		epf_st32_relaxed_sys(flags, j->received << 1 | j->grown);
+		epf_st32_relaxed_sys(flags + 1, j->room);
+	}
 	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
 		epf_st32_relaxed_sys(ht_counts_for(j, call, to) + ht_counts_experts(j) + e,
 				     entries[e]);
@@ -172,7 +198,7 @@ struct ht_sizes {
 	uint32_t *
 		adds; /* the most rows that its window holds: those received in a dispatch, or those that a combine adds */
 	uint32_t *out;   /* the most that cross to or from other nodes */
-	uint32_t *flags; /* that it sent with its counts */
+	uint32_t *flags; /* HT_GROWN, HT_FITS: its outputs do */
 	uint32_t *in;    /* rows that it forwards */
 };
 
@@ -206,6 +232,18 @@ EPF_DEV_FN void ht_count_across(const struct ht_job *j, uint64_t call, struct ht
 	epf_block_barrier();
 }
 
+/* What a rank sent with its counts, as far as it matters: HT_GROWN; HT_FITS, if the outputs that it allocated are long enough for what it receives, and not too long. */
+EPF_DEV_FN uint32_t ht_flags_of(const struct ht_job *j, uint64_t call, uint32_t rank,
+				uint32_t received)
+{
+	uint32_t flags = ht_count(j, call, rank, ht_counts_flags(j)), has = flags >> 1;
+	uint32_t spare = received / 8u > j->spare ? received / 8u : j->spare;
+	int fits = has && has >= received && has - received <= spare &&
+		   ht_count(j, call, rank, ht_counts_flags(j) + 1u) == j->room;
+
+	return (flags & 1u ? HT_GROWN : 0u) | (fits ? HT_FITS : 0u);
+}
+
 /* Reads the counts of all ranks: the matrix of rows, the sizes of what each rank needs, and for the CPU the entries of the local experts. All threads. */
 EPF_DEV_FN void ht_read_rows(const struct ht_job *j, uint64_t call, int late, struct ht_sizes n)
 {
@@ -215,7 +253,6 @@ EPF_DEV_FN void ht_read_rows(const struct ht_job *j, uint64_t call, int late, st
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
 		n.adds[r] = j->nodes == 1 && !late ? ht_sent_by(j, call, r) : 0;
-		n.flags[r] = late ? 0 : ht_count(j, call, r, ht_counts_flags(j));
 		n.out[r] = n.in[r] = 0;
 	}
 	if (j->nodes > 1) {
@@ -230,6 +267,7 @@ EPF_DEV_FN void ht_read_rows(const struct ht_job *j, uint64_t call, int late, st
 			received = ht_sum_counts(j, call, r, matrix + r);
 		for (uint32_t i = 0; i < j->ranks && late; i++)
 			matrix[i * j->ranks + r] = 0;
+		n.flags[r] = late ? 0 : ht_flags_of(j, call, r, received);
 		n.adds[r] = received > n.adds[r] ? received : n.adds[r];
 		n.out[r] = n.in[r] > n.out[r] ? n.in[r] : n.out[r];
 		if (host && r == j->rank)
@@ -244,21 +282,21 @@ EPF_DEV_FN void ht_read_rows(const struct ht_job *j, uint64_t call, int late, st
 }
 
 /*
- * What holds for all ranks: the most rows that a window holds, of any rank, and the most that cross between nodes; whether a guess was right. With it the
+ * What holds for all ranks: the most rows that a window holds, of any rank, and the most that cross between nodes; whether outputs fit. With it the
  * CPU has all that it waits for. One thread.
  */
 EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, int late, struct ht_sizes n)
 {
 	uint64_t *host = HT_AT(uint64_t, j->host);
-	uint32_t most = 0, need = 0, grown = 0, alike = j->guess != 0 && !late, fits;
+	uint32_t most = 0, need = 0, grown = 0, fits = late ? 0 : HT_FITS;
 
 	for (uint32_t r = 0; r < j->ranks; r++) {
 		most = n.adds[r] > most ? n.adds[r] : most;
 		need = n.out[r] > need ? n.out[r] : need;
-		grown |= n.flags[r] & 1u;
-		alike &= n.flags[r] >> 1 == j->guess;
+		grown |= n.flags[r] & HT_GROWN;
+		fits &= n.flags[r];
 	}
-	fits = alike && most <= j->guess;
+	fits = most <= j->room ? fits : 0;
 	epf_st_relaxed_gpu(&ht_state_of(j)->fits, fits);
 	*HT_AT(uint32_t, j->plan + j->at.need) = need;
 	if (!host)
@@ -266,7 +304,7 @@ EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, int late, struct ht_sizes n
 	epf_st_relaxed_sys(&host[2], most);
 	epf_st_relaxed_sys(&host[3], need);
 	epf_st_relaxed_sys(&host[4], n.in[j->rank]);
-	epf_st_relaxed_sys(&host[5], (grown ? HT_GROWN : 0) | (fits ? HT_FITS : 0));
+	epf_st_relaxed_sys(&host[5], grown | fits);
 	epf_fence_sys();
 	epf_st_relaxed_sys(&host[0], j->ticket);
 }
@@ -351,7 +389,7 @@ EPF_DEV_FN void ht_read_counts(const struct ht_job *j, uint64_t call, int late)
 	struct ht_sizes sizes = ht_sizes();
 
 	ht_read_rows(j, call, late, sizes);
-	if (epf_thread_in_block() == 0)
+	if (epf_thread_in_block() + 1u == j->threads) /* which has nothing else to do */
 		ht_say_sizes(j, late, sizes);
 	for (uint32_t n = epf_thread_in_block(); n < j->nodes; n += j->threads)
 		ht_legs_out(j)[n] = late ? none : ht_leg_out(j, call, n);
@@ -360,17 +398,29 @@ EPF_DEV_FN void ht_read_counts(const struct ht_job *j, uint64_t call, int late)
 	ht_plan_parts(j);
 }
 
-/* A block for each rank, or one for each chunk of its tokens; with several nodes then one for each node. */
+/*
+ * A block for each rank, with several nodes then one for each node, and as many that number rows meanwhile. Where it looks at topk_idx itself there is one for
+ * each chunk of a rank's tokens, and the last of these numbers them.
+ */
 EPF_DEV_FN void ht_notify(const struct ht_job *j)
 {
 	uint64_t call = epf_ld_relaxed_gpu(&ht_state_of(j)->counted);
+	uint32_t all = j->ranks + (j->nodes > 1 ? j->nodes : 0);
 	uint32_t to = epf_block_number() / j->chunks, rows;
 	int late;
 
-	if (j->looks && !ht_look_for(j, to, epf_block_number() % j->chunks, &rows))
+	if (!j->looks && to >= all) {
+		ht_number_rows(j, to - all);
 		return;
-	ht_send_counts(j, call, to, ht_number_rows(j, to));
-	if (!ht_last_of(&ht_state_of(j)->done[0], j->ranks + (j->nodes > 1 ? j->nodes : 0), 1))
+	}
+	if (!j->looks)
+		rows = ht_rows_for(j, to);
+	else if (!ht_look_for(j, to, epf_block_number() % j->chunks, &rows))
+		return;
+	else
+		ht_number_rows(j, to);
+	ht_send_counts(j, call, to, rows);
+	if (!ht_last_of(&ht_state_of(j)->done[0], all, 1))
 		return;
 	if (epf_thread_in_block() < LL_LANES) {
 		ht_set_flags(j, HT_COUNTS, call + 1u);

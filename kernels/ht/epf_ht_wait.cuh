@@ -104,15 +104,15 @@ EPF_DEV_FN uint32_t ht_via(const struct ht_job *j, uint32_t source, uint32_t nod
 }
 
 /*
- * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, flags, then entries for each of the
- * receiver's experts. Two sets of them, one for each rank.
+ * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, flags, room, then entries for each of
+ * the receiver's experts. Two sets of them, one for each rank.
  */
 EPF_DEV_FN uint32_t ht_counts_words(const struct ht_job *j)
 {
-	return (2u * j->ranks + 1u + HT_LOCAL_MAX + 3u) / 4u * 4u;
+	return (2u * j->ranks + 2u + HT_LOCAL_MAX + 3u) / 4u * 4u;
 }
 
-/* 1 if it has memory to be mapped; from bit 1 on its guess. */
+/* 1 if it has memory to be mapped; from bit 1 on the rows of its outputs, if they are allocated. Behind it the room that they were allocated with. */
 EPF_DEV_FN uint32_t ht_counts_flags(const struct ht_job *j)
 {
 	return 2u * j->ranks;
@@ -121,7 +121,7 @@ EPF_DEV_FN uint32_t ht_counts_flags(const struct ht_job *j)
 /* The first of the entries of experts. */
 EPF_DEV_FN uint32_t ht_counts_experts(const struct ht_job *j)
 {
-	return 2u * j->ranks + 1u;
+	return 2u * j->ranks + 2u;
 }
 
 EPF_DEV_FN uint32_t *ht_counts_in(const struct ht_job *j, uint64_t base, uint64_t call,

@@ -171,9 +171,11 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	j.looks = looks;
 	if (looks)
 		j.chunks = chunks_of(ht, r->tokens);
-	j.blocks = j.ranks * j.chunks + (ht->nodes > 1 ? ht->nodes : 0);
+	j.blocks = looks ? j.ranks * j.chunks : 2 * (j.ranks + (ht->nodes > 1 ? ht->nodes : 0));
 	j.grown = ht->wanted != 0;
-	j.guess = r->guess & INT32_MAX;
+	j.received = r->received & INT32_MAX;
+	j.room = r->room;
+	j.spare = r->spare;
 	if (r->host) {
 		j.ticket = ++ht->tickets;
 		EPF_STORE_RELAXED((uint64_t *)r->host,
@@ -255,50 +257,19 @@ static struct epf_ht_row row_of(const struct epf_ht_dispatch *d)
 	return row;
 }
 
-static int holds(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
-{
-	return ht->node_max == 1 || epf_ht_window_bytes(row, room) <= ht->window_bytes;
-}
-
 static int check_window(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
 {
 	uint64_t bytes = epf_ht_window_bytes(row, room);
 
-	if (holds(ht, row, room))
+	if (ht->node_max == 1 || bytes <= ht->window_bytes)
 		return 0;
 	return ll_fail(-E2BIG, "%u rows need a window of %llu bytes, there are %llu", room,
 		       (unsigned long long)bytes, (unsigned long long)ht->window_bytes);
 }
 
-/*
- * Waits for the counts that a dispatch was given the array of, and takes its sizes from there. EPF_HT_LATER: these outputs are not what it needs, or other ranks
- * are to do something first.
- */
-static int take_counts(struct epf_ht *ht, const struct epf_ht_dispatch *d, uint32_t *received,
-		       uint32_t *room)
-{
-	struct epf_ht_row row = row_of(d);
-	int err;
-
-	if (ht->nodes > 1)
-		return ll_fail(-EINVAL, "a dispatch with `host` and %u nodes: it is for one",
-			       ht->nodes);
-	err = epf_ht_wait_counts(ht, d->host);
-	if (err)
-		return err;
-	*received = (uint32_t)d->host[1];
-	*room = (uint32_t)d->host[2];
-	/* Unsigned: more rows than the outputs have are refused by the same comparison. */
-	return d->host[5] & EPF_HT_GROWN || d->received - *received > d->received / 8 ||
-			       !holds(ht, &row, *room)
-		       ? EPF_HT_LATER
-		       : 0;
-}
-
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream)
 {
 	struct ht_job j = job_begin(ht);
-	uint32_t received = d->received, room = d->room;
 	int err = check_size("dispatch", d->size, sizeof(*d));
 	struct epf_ht_row row = { 0 };
 
@@ -307,10 +278,10 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	if (!err && (!d->row.bytes || d->row.bytes % HT_VEC))
 		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
 			      d->row.bytes, HT_VEC);
-	if (!err && d->host)
-		err = take_counts(ht, d, &received, &room);
+	if (!err && d->flags & EPF_HT_IF_IT_FITS && ht->nodes > 1)
+		err = ll_fail(-EINVAL, "EPF_HT_IF_IT_FITS with %u nodes: it is for one", ht->nodes);
 	if (!err)
-		err = check_window(ht, &row, room);
+		err = check_window(ht, &row, d->room);
 	if (!err && d->tokens)
 		err = given(d->x, "x", HT_VEC);
 	if (!err && d->received)
@@ -335,21 +306,18 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 		return err;
 	j.call = EPF_WHY_HT_DISPATCH;
 	j.if_it_fits = d->flags & EPF_HT_IF_IT_FITS;
-	if (j.if_it_fits && ht->nodes > 1)
-		return ll_fail(-EINVAL, "EPF_HT_IF_IT_FITS with %u nodes: it is for one",
-			       ht->nodes);
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
-	j.segment = received ? ht_segment_of(ht, d->out, &j.offset) : 0;
-	j.lay = ht_layout_of(&row, room);
+	j.segment = d->received ? ht_segment_of(ht, d->out, &j.offset) : 0;
+	j.lay = ht_layout_of(&row, d->room);
 	j.topk = row.topk;
 	j.local = d->local;
-	j.room = room;
+	j.room = d->room;
 	j.row_bytes = row.bytes;
 	j.scale_words = row.scale_words;
 	j.numbered = d->out_numbers != NULL;
 	j.first_number = d->first_number;
-	j.received = received;
+	j.received = d->received;
 	for (int i = 0; i < 2; i++) {
 		j.scale_stride[i] = d->scale_stride[i];
 		j.out_stride[i] = d->out_stride[i];

@@ -31,7 +31,7 @@ static const char *const names[HT_KERNELS] = {
 /* ht_counts_words() */
 static uint64_t counts_bytes(uint64_t ranks)
 {
-	return (2u * ranks + 1u + HT_LOCAL_MAX + 3u) / 4u * 16u;
+	return (2u * ranks + 2u + HT_LOCAL_MAX + 3u) / 4u * 16u;
 }
 
 uint64_t epf_ht_control_bytes(uint32_t ranks)

@@ -201,7 +201,7 @@ struct ht_job {
 	uint32_t writers;    /* combine: warps of a block that write rows */
 	uint32_t call;       /* enum epf_why_call: what is counted under */
 	uint32_t grown;      /* notify: this rank has memory that the others have not mapped */
-	uint32_t guess;      /* notify: of struct epf_ht_routing */
+	uint32_t spare;      /* notify: of struct epf_ht_routing, as received and room */
 	uint32_t if_it_fits; /* dispatch: moves rows only if the last notify says that they fit */
 	uint32_t forwarded;  /* rows of links */
 	uint32_t first_signal;

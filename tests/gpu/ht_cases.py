@@ -10,6 +10,7 @@ import time
 from random import Random
 
 import torch
+import torch.distributed as dist
 
 from ll_reference import Wrong, bits
 
@@ -239,19 +240,21 @@ def random(rank):
 
 
 def sizes(rank):
-    """Batches that grow and shrink: outputs of a size that is guessed from the batch before, and again of the right one where the guess was too small."""
-    from deep_ep.throughput import GUESS_BYTES
+    """Batches that grow and shrink: outputs of a size that is guessed from the batch before, and again of the right one where the guess was wrong at any rank."""
     b = rank.throughput_buffer()
     outcomes = []
     for i, (n, hidden) in enumerate([(60, 1024), (64, 1024), (40, 64), (150, 512), (150, 512), (1, 8), (0, 8), (30, 2048), (33, 8), (400, 7168), (400, 7168), (5, 7168)]):
         batch = Batch(rank, [n + (r if n else 0) for r in range(rank.size)], hidden, 8 * rank.size, 4, seed=700 + i, holes=0)
-        guess = 1 << (b._last_room - 1).bit_length() if b._last_room else 0
-        guess = 0 if b._ht is None or b._ht.nodes > 1 or 2 * hidden * guess > GUESS_BYTES else guess
+        guess, room, spare = b._guess(b._ht, 2 * hidden) if b._ht else (0, 0, 0)
         one(rank, b, batch, f"guessed {guess}: ", order=ORDERS[i % 3])
-        if b._did_fit != (0 < guess >= b._last_room):
-            raise Wrong(f"{batch}: {b._last_room} rows at most, guessed {guess}, and it is said to be {b._did_fit}")
-        outcomes.append("none" if not guess else "right" if b._did_fit else "too small")
-    if b._ht.nodes == 1 and set(outcomes) != {"none", "right", "too small"}:
+        got, everybody = b._last_received, [None] * rank.size
+        mine = "none" if not guess else "too small" if got > guess or b._last_room > room else "too long" if guess - got > max(got // 8, spare) else "right"
+        dist.all_gather_object(everybody, mine)
+        outcome = next(o for o in ("none", "too small", "too long", "right") if o in everybody)
+        if b._did_fit != (outcome == "right"):
+            raise Wrong(f"{batch}: {got} rows of at most {b._last_room}, guessed {guess} and {room}: {outcome}, and it is said to be {b._did_fit}")
+        outcomes.append(outcome)
+    if b._ht.nodes == 1 and set(outcomes) != {"none", "right", "too small", "too long"}:
         raise Wrong(f"not every outcome: {outcomes}")
     b.destroy()
     return ", ".join(f"{outcomes.count(what)} {what}" for what in sorted(set(outcomes)))

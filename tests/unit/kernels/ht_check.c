@@ -123,7 +123,9 @@ int plan(struct rank *me)
 		r.topk_idx = NULL;
 	}
 	r.host = b->worst ? NULL : me->host;
-	r.guess = me->guess;
+	r.received = me->guess;
+	r.room = me->guess_room;
+	r.spare = me->spare;
 	err = epf_ht_notify(me->ht, &r, NULL);
 	return err || b->worst ? err : epf_ht_wait_counts(me->ht, me->host);
 }
@@ -183,13 +185,9 @@ int move(struct rank *me)
 	if (err)
 		return err;
 	if (me->guess) {
-		d.received = d.room = me->guess;
+		d.received = me->guess;
+		d.room = me->guess_room;
 		d.flags = EPF_HT_IF_IT_FITS;
-	}
-	if (me->counted) {
-		d.host = me->host;
-		d.received = (uint32_t)((int)d.received + me->longer);
-		d.room = 0;
 	}
 	x = aligned_alloc(16, sizeof(uint16_t[TOKENS][HIDDEN]));
 	for (uint32_t t = 0; t < n; t++) {
@@ -210,16 +208,6 @@ int move(struct rank *me)
 	d.topk_idx = idx;
 	d.weights = weight;
 	err = epf_ht_dispatch(me->ht, &d, NULL);
-	me->later = err == EPF_HT_LATER;
-	if (me->later) {
-		for (size_t k = 0; k < sizeof(me->rows); k++)
-			assert_int_equal(((uint8_t *)d.out)[k], 0xa5);
-		d.host = NULL;
-		d.received = received_of(me);
-		d.room = room_of(me);
-		err = epf_ht_dispatch(me->ht, &d, NULL);
-	}
-	me->counted = 0;
 	free(x);
 	if (me->out)
 		memcpy(me->rows, me->out, sizeof(me->rows));

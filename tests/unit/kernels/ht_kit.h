@@ -40,10 +40,8 @@ static inline uint32_t number_of(uint32_t rank, uint32_t token)
 
 /* One rank: its object, its memory, and what its calls gave. */
 struct rank {
-	uint32_t guess; /* of rows, for outputs; 0: none */
-	int counted; /* the next dispatch waits for the counts itself, with outputs that are `longer` than what arrives */
-	int longer;
-	int later; /* and was told EPF_HT_LATER, and did it again */
+	uint32_t guess;             /* of rows, for outputs; 0: none */
+	uint32_t guess_room, spare; /* with it */
 	struct rig *rig;
 	uint32_t rank;
 	const struct batch *batch;

@@ -21,82 +21,98 @@ static void random_batches(void **state)
 	}
 }
 
-/* A dispatch with outputs of a guessed size moves rows if the guess is the same at all ranks and large enough, else nothing, at any of them. */
-static void outputs_of_a_guessed_size(void **state)
+static uint32_t fewest(const struct rig *g)
 {
-	static const struct {
-		int more;      /* than the rank receives that receives most */
-		uint32_t odd;  /* this rank guesses another number */
-		int64_t flags; /* of the notify */
-	} cases[] = { { 0, 3, EPF_HT_FITS }, { -1, 3, 0 }, { 3, 3, EPF_HT_FITS },
-		      { 3, 1, 0 },           { 3, 0, 0 },  { 1, 3, EPF_HT_FITS } };
-	struct rig *g = open_rig(3, 0);
+	int64_t n = g->rank[0].host[1];
 
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct batch *b = make_batch(3, 500 + i);
-		uint32_t most;
+	for (uint32_t r = 1; r < 3; r++)
+		n = g->rank[r].host[1] < n ? g->rank[r].host[1] : n;
+	return (uint32_t)n;
+}
+
+/* A batch of which each of 3 ranks receives at least 8 rows, so that an eighth of them is one. Its counts are exchanged. */
+static struct batch *batch_for_all(struct rig *g, uint64_t *seed)
+{
+	for (;;) {
+		struct batch *b = make_batch(3, (*seed)++);
 
 		b->worst = 0;
 		set_batch(g, b);
 		all_right(g, plan);
-		most = (uint32_t)g->rank[0].host[2];
-		for (uint32_t r = 0; r < 3; r++)
-			g->rank[r].guess =
-				most + (uint32_t)cases[i].more + (r == cases[i].odd ? 1 : 0);
+		if (fewest(g) >= 8)
+			return b;
+		free(b);
+	}
+}
+
+/*
+ * A dispatch with outputs of a guessed size moves rows if they are long enough at every rank and nowhere too long, and all said the same room, which is
+ * enough; else nothing, at any rank.
+ */
+static void outputs_of_a_guessed_size(void **state)
+{
+	enum { SPARE = 20, EIGHTH = 1000, NONE = 2000 };
+
+	/* All ranks guess right; one has outputs that are so much longer than what it receives. Rooms are so much larger than is needed, the other ranks' and its. */
+	static const struct {
+		int longer;
+		uint32_t spare;
+		int others_room, room;
+		int64_t flags; /* of the notify */
+	} cases[] = {
+		{ 0, 0, 0, 0, EPF_HT_FITS },
+		{ -1, 0, 0, 0, 0 },
+		{ EIGHTH, 0, 0, 0, EPF_HT_FITS },
+		{ EIGHTH + 1, 0, 0, 0, 0 },
+		{ SPARE, SPARE, 0, 0, EPF_HT_FITS },
+		{ SPARE, SPARE - 1, 0, 0, 0 },
+		{ NONE, SPARE, 0, 0, 0 },
+		{ 0, 0, -1, -1, 0 },
+		{ 0, 0, 2, 2, EPF_HT_FITS },
+		{ 0, 0, 1, 2, 0 },
+		{ 0, 0, 2, 1, 0 },
+	};
+	struct rig *g = open_rig(3, 0);
+	uint64_t seed = 500;
+
+	(void)state;
+	for (unsigned i = 0; i < 3 * sizeof(cases) / sizeof(cases[0]); i++) {
+		struct batch *b = batch_for_all(g, &seed);
+		uint32_t most = (uint32_t)g->rank[0].host[2];
+		int longer = cases[i / 3].longer;
+
+		for (uint32_t r = 0; r < 3; r++) {
+			struct rank *me = &g->rank[r];
+			int rows = (int)me->host[1], is_odd = r == i % 3;
+			int more = !is_odd || longer == NONE ? 0
+				   : longer >= EIGHTH        ? rows / 8 + longer - EIGHTH
+							     : longer;
+
+			me->guess = is_odd && longer == NONE ? 0 : (uint32_t)(rows + more);
+			me->spare = cases[i / 3].spare;
+			me->guess_room = most + (uint32_t)(is_odd ? cases[i / 3].room
+								  : cases[i / 3].others_room);
+		}
 		all_right(g, plan);
+		for (uint32_t r = 0; r < 3; r++) {
+			assert_int_equal(g->rank[r].host[5], cases[i / 3].flags);
+			/* It never has one: it launches none. */
+			g->rank[r].absent = longer == NONE && r == i % 3;
+		}
 		all_right(g, move);
 		for (uint32_t r = 0; r < 3; r++) {
 			struct rank *me = &g->rank[r];
 
-			assert_int_equal(me->host[5], cases[i].flags);
-			if (!cases[i].flags)
-				for (size_t k = 0; k < sizeof(me->rows); k++)
-					assert_int_equal(((uint8_t *)me->rows)[k], 0xa5);
+			for (size_t k = 0;
+			     !cases[i / 3].flags && !me->absent && k < sizeof(me->rows); k++)
+				assert_int_equal(((uint8_t *)me->rows)[k], 0xa5);
 			me->guess = 0;
+			me->absent = 0;
 		}
-		if (!cases[i].flags)
+		if (!cases[i / 3].flags)
 			all_right(g, move);
 		all_right(g, collect);
 		for (uint32_t r = 0; r < 3; r++) {
-			check_rows(&g->rank[r]);
-			check_sums(&g->rank[r]);
-		}
-		free(b);
-	}
-	close_rig(g);
-}
-
-/* A dispatch that waits for its counts is launched if its outputs are long enough and at most an eighth too long; each rank decides for itself. */
-static void outputs_before_the_counts(void **state)
-{
-	enum { EXACT, FITS, LONG, SHORT, CASES };
-	struct rig *g = open_rig(3, 0);
-
-	(void)state;
-	for (unsigned i = 0; i < 3 * CASES; i++) {
-		struct batch *b = make_batch(3, 700 + i);
-
-		b->worst = 0;
-		set_batch(g, b);
-		all_right(g, plan);
-		for (uint32_t r = 0; r < 3; r++) {
-			struct rank *me = &g->rank[r];
-			int rows = (int)me->host[1];
-			/* n / 8 of n rows: the longest that is not too long is rows * 8 / 7. */
-			int fits = rows / 7;
-			const int longer[CASES] = { 0, fits, fits + 1, rows ? -1 : 0 };
-
-			me->counted = 1;
-			me->longer = longer[(i + r) % CASES];
-			assert_true(!rows || (rows + fits - rows <= (rows + fits) / 8));
-		}
-		all_right(g, move);
-		all_right(g, collect);
-		for (uint32_t r = 0; r < 3; r++) {
-			unsigned which = (i + r) % CASES;
-
-			assert_int_equal(g->rank[r].later,
-					 which == LONG || (which == SHORT && g->rank[r].host[1]));
 			check_rows(&g->rank[r]);
 			check_sums(&g->rank[r]);
 		}
@@ -124,7 +140,7 @@ static void batches_between_nodes(void **state)
 		if (nodes > 1) {
 			struct epf_ht_dispatch d = { .size = sizeof(d),
 						     .row = { 16, 0, 0 },
-						     .host = g->rank[0].host };
+						     .flags = EPF_HT_IF_IT_FITS };
 
 			assert_int_equal(epf_ht_dispatch(g->rank[0].ht, &d, NULL), -EINVAL);
 			assert_non_null(strstr(epf_ll_error(), "it is for one"));
@@ -296,7 +312,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_batches),
 		cmocka_unit_test(outputs_of_a_guessed_size),
-		cmocka_unit_test(outputs_before_the_counts),
 		cmocka_unit_test(batches_between_nodes),
 		cmocka_unit_test(batches_over_a_nic_that_reorders_and_loses),
 		cmocka_unit_test(rounds_follow_at_once),

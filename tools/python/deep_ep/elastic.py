@@ -288,10 +288,10 @@ class ElasticBuffer:
                     epilogue.current_stream_wait()
                 moved = b._move(where, ht, call, handle.routing, rows, topk_idx, topk_weights, local, sms, True, form=form)
             else:
-                guess = b._guess(ht, shape[1] * shape[3]) if sync else 0
-                routing = Routing(b, ht, call, topk_idx, num_experts, guess if sync else most * self.num_ranks)
+                routing = Routing(b, ht, call, topk_idx, num_experts, 0 if sync else most * self.num_ranks)
                 used, counts = routing.used, None
                 if sync:
+                    guess = b._guess(ht, shape[1] * shape[3])
                     routing.exchange(True, guess)  # what follows until rows move happens meanwhile
                 kept = topk_idx.clone() if do_handle_copy else topk_idx
                 if epilogue is not None:

@@ -18,7 +18,7 @@ class Routing:
         topk_idx: int64 [tokens, top-k]. experts: on all ranks.
         worst: rows that can arrive at most; 0: the CPU will wait for their number.
 
-    Attributes: handle: RoutingHandle; exchange(wait=False, guess=0): launches the exchange, for which the CPU will wait or not; used: tensors that must live
+    Attributes: handle: RoutingHandle; exchange(wait=False, guess=none): launches the exchange, for which the CPU will wait or not; used: tensors that must live
     until the call ends.
     """
 
@@ -31,7 +31,7 @@ class Routing:
             counts = torch.empty((ranks + experts,), dtype=torch.int32, device=device)
             per_expert, index = counts[ranks:], None
             # In the order of struct epf_ht_routing.
-            throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, 0, 0, topk_idx, in_rank, counts, None, per_expert, 0, 0, 0, 0))
+            throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, 0, 0, 0, 0, topk_idx, in_rank, counts, None, per_expert, 0, 0, 0, 0))
         self.handle: RoutingHandle = buffer._new_handle(ht, tokens, in_rank, worst)
         self.used = (per_expert, in_rank)
         self.exchange: Callable[..., None] = functools.partial(buffer._notify, ht, call, self.handle, experts // ranks, in_rank, per_expert, 1, topk_idx=index)

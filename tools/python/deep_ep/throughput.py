@@ -27,8 +27,8 @@ from .utils.math import column_stride
 
 log = logging.getLogger("deep_ep")
 
-# Rows of a dispatch whose outputs are allocated before their number is known take at most so much memory: 128 tokens of two ranks.
-GUESS_BYTES = 4 << 20
+# Memory that outputs may take in vain because they are allocated before the number of rows is known, where an eighth of the rows is less: 128 tokens of two ranks.
+SPARE_BYTES = 4 << 20
 
 Rows = Union[Any, Tuple[Any, Any]]
 Shape = Tuple[int, int, Any, int, int]  # rows, columns, dtype, bytes of an element, address
@@ -37,9 +37,11 @@ Moved = Tuple[Any, Any, Shape]  # rows, scales or None
 
 # What a dispatch gives beside rows: the number of this rank's first token, where rows are to be numbered, and whether scales are column-major.
 Form = Tuple[Optional[int], bool]
+Guess = Tuple[int, int, int]  # rows of the outputs, room, spare rows
 
 _NONE, _NO_BIAS, _NEVER = (0, 0), (None, None), (-1, -1)
 _PLAIN: Form = (None, False)
+_NO_GUESS: Guess = (0, 0, 0)
 
 
 @functools.lru_cache(maxsize=None)
@@ -53,9 +55,14 @@ def _rounded(rows: int) -> int:
     return 1 << (rows - 1).bit_length() if rows else 0
 
 
-def _a_little_more(rows: int) -> int:
-    """Rows that outputs are allocated for, where the last dispatch received so many: a batch of the same size seldom differs by more than a sixteenth."""
-    return rows + (rows >> 4)
+def _a_little_more(rows: int, most: int, spare: int) -> int:
+    """Rows to allocate for, where the last dispatch needed `rows`, and the rank with the most of them `most`: a batch of the same size seldom differs by more
+    than a sixteenth, a small one does, and has the next power of two, as far as no more than `spare` rows are in vain."""
+    return max(rows + (rows >> 4), min(_rounded(most), spare))
+
+
+def _spare(row_bytes: int) -> int:
+    return max(SPARE_BYTES // row_bytes, 1)
 
 
 class HighThroughput:
@@ -133,8 +140,7 @@ class HighThroughput:
 
     def _need_window(self, where: str, row: throughput.Row, room: int) -> None:
         """Of rows of this node; for what the next dispatch may guess, too."""
-        if room * row.bytes <= GUESS_BYTES:
-            room = _rounded(room)
+        room = _a_little_more(room, room, _spare(row.bytes))
         size = throughput.window_bytes(row, room)
         if size <= self._window_size or self._ht.node_max == 1:
             return
@@ -212,7 +218,7 @@ class HighThroughput:
             per_node = empty((ranks // NODE_RANKS,), (1,), torch.int32) if ranks > NODE_RANKS else None
             in_rank = empty((tokens, ranks), (ranks, 1), torch.bool)
             # In the order of struct epf_ht_routing.
-            check(ht.layout(order.stream, tokens, topk, num_experts, 0, 0, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0))
+            check(ht.layout(order.stream, tokens, topk, num_experts, 0, 0, 0, 0, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0))
         except BaseException:
             order.give_up()
             raise
@@ -296,12 +302,12 @@ class HighThroughput:
             outputs: Optional[Tuple[Any, Any, Any, Any]] = None
             blocks = self._blocks(config)
             if not cached:
-                guess = 0 if num_worst_tokens else self._guess(ht, shape[1] * shape[3])
-                handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens or guess)
+                handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
                 exchange = functools.partial(self._notify, ht, order, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
                 if num_worst_tokens:
                     counts, last = [], exchange
                 else:
+                    guess = self._guess(ht, shape[1] * shape[3])
                     exchange(True, guess)
                     counts, outputs = self._move_as_counted(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, guess)
             if outputs is None:
@@ -319,17 +325,15 @@ class HighThroughput:
         return (received, None, None, None, None, event) if cached else (received, out_index, out_weights, counts, handle, event)
 
     def _move(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, rows: Moved, topk_idx: Any, topk_weights: Any, local: int,
-              blocks: int, cached: bool, last: Optional[Callable[[], Any]] = None, guessed: bool = False, counted: bool = False, form: Form = _PLAIN
-              ) -> Optional[Tuple[Any, Any, Any, Any, Any]]:
-        """Moves rows along a handle. topk_idx, topk_weights: may be None. last: called once all memory is allocated. guessed: only if as many rows arrive as
-        the handle says, or fewer. counted: the same, of this rank's rows, as counts say that are waited for. form: of the outputs. Returns rows, scales,
-        topk_idx and topk_weights that arrive, and their numbers, None what was not given; or None: the outputs of a counted call are not what it needs."""
+              blocks: int, cached: bool, last: Optional[Callable[[], Any]] = None, guessed: bool = False, form: Form = _PLAIN
+              ) -> Tuple[Any, Any, Any, Any, Any]:
+        """Moves rows along a handle. topk_idx, topk_weights: may be None. last: called once all memory is allocated. guessed: only if what the handle says
+        fits. form: of the outputs. Returns rows, scales, topk_idx and topk_weights that arrive, and their numbers, None what was not given."""
         _, scales, (tokens, hidden, dtype, width, at) = rows
         received, empty = handle.received, self._empty
         words, topk = 0 if scales is None else scales.shape[1], 0 if topk_idx is None else topk_idx.shape[1]
         row, (first, column) = (hidden * width, words, topk), form
-        if not counted:  # else it is not known yet what is needed
-            self._need_memory(where, row if first is None else (row[0], words + 1, topk), handle)
+        self._need_memory(where, row if first is None else (row[0], words + 1, topk), handle)
         out = self._output(order, (received, hidden), dtype)
         strides = (1, column_stride(received)) if column else (words, 1)
         out_scales = None if scales is None else empty((received, words), strides, scales.dtype)
@@ -344,24 +348,24 @@ class HighThroughput:
             last()  # nothing is allocated after it: the driver's allocation could wait for the kernel that waits for counts
 
         # In the order of struct epf_ht_dispatch.
-        later = check(ht.dispatch(
+        check(ht.dispatch(
             order.stream, *row, tokens, local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
-            throughput.IF_IT_FITS if guessed else 0, first or 0, self._counts_at if counted else 0, *handle.at, links, at, scales,
+            throughput.IF_IT_FITS if guessed else 0, first or 0, *handle.at, links, at, scales,
             *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, *strides, out_numbers, out_index, out_weights))
-        return None if later else (out, out_scales, out_index, out_weights, out_numbers)
+        return out, out_scales, out_index, out_weights, out_numbers
 
     def _move_as_counted(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, rows: Moved, topk_idx: Any, topk_weights: Any,
-                         local: int, blocks: int, guess: int, form: Form = _PLAIN) -> Tuple[List[int], Tuple[Any, Any, Any, Any, Any]]:
+                         local: int, blocks: int, guess: Guess, form: Form = _PLAIN) -> Tuple[List[int], Tuple[Any, Any, Any, Any, Any]]:
         """Moves rows once an exchange of counts, which was launched to be waited for, says how many there are. guess: of _guess(). Returns the entries of each
         expert, and what _move() does."""
         outputs: Optional[Tuple[Any, ...]] = None
-        if guess or ht.nodes == 1 and self._last_received:  # outputs are allocated meanwhile
-            handle.received = guess or _a_little_more(self._last_received)
-            outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, None, guess > 0, guess == 0, form)
+        if guess[0]:
+            handle.received, handle.room, _ = guess
+            outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, None, True, form)
         counts = self._read_counts(ht, handle, local)
-        if outputs is not None:
-            outputs = self._cut(handle, outputs, form[1]) if self._did_fit or not guess else None
-        if outputs is None:
+        if self._did_fit:
+            outputs = self._cut(handle, outputs, form[1])
+        else:
             outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, form=form)
         return counts, outputs
 
@@ -408,14 +412,14 @@ class HighThroughput:
         return RoutingHandle.make(memory, words, self.rank, ranks, ht.nodes > 1 or ranks > NODE_RANKS, in_rank, tokens, worst)
 
     def _notify(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any, alignment: int,
-                wait: bool = False, guess: int = 0, topk_idx: Any = None) -> None:
-        """Launches the exchange of counts. wait: the CPU will wait for them. topk_idx: on one node, without per_expert: no layout was called."""
+                wait: bool = False, guess: Guess = _NO_GUESS, topk_idx: Any = None) -> None:
+        """Launches the exchange of counts. wait: the CPU will wait for them. guess: of _guess(). topk_idx: on one node, without per_expert: no layout was called."""
         if wait and self._results is not None:
             self._results.begin(ht)
         host = self._host_counts(throughput.HOST_WORDS + local) if wait else None
         # In the order of struct epf_ht_routing.
         topk, flags = (0, 0) if topk_idx is None else (topk_idx.shape[1], throughput.NO_LAYOUT)
-        check(ht.notify(order.stream, handle.tokens, topk, local * self.group_size, alignment, guess, flags, topk_idx, in_rank, 0, 0, per_expert,
+        check(ht.notify(order.stream, handle.tokens, topk, local * self.group_size, alignment, *guess, flags, topk_idx, in_rank, 0, 0, per_expert,
                         *handle.at, host))
 
     def _read_counts(self, ht: throughput.Throughput, handle: RoutingHandle, local: int) -> List[int]:
@@ -429,16 +433,19 @@ class HighThroughput:
             self._map_results()
         return list(numbers[words:])
 
-    def _guess(self, ht: throughput.Throughput, row_bytes: int) -> int:
-        """How many rows a dispatch allocates outputs for, before their number is known: the next power of two above the last dispatch's, which is the same
-        at all ranks. 0: none is guessed, because it is the first, there are several nodes, or they could take much memory that is not used."""
-        rows = _rounded(self._last_room)
-        return rows if ht.nodes == 1 and rows * row_bytes <= GUESS_BYTES else 0
+    def _guess(self, ht: throughput.Throughput, row_bytes: int) -> Guess:
+        """How many rows a dispatch allocates outputs for, before their number is known, from what the last one needed; for how many the windows are laid out,
+        and how many may be in vain, the same at all ranks. None, if it is the first, or there are several nodes."""
+        most = self._last_room
+        if ht.nodes > 1 or not most:
+            return _NO_GUESS
+        spare = _spare(row_bytes)
+        return _a_little_more(self._last_received, most, spare), _a_little_more(most, most, spare), spare
 
-    def _cut(self, handle: RoutingHandle, outputs: Optional[Tuple[Any, ...]], by_column: bool) -> Optional[Tuple[Any, ...]]:
+    def _cut(self, handle: RoutingHandle, outputs: Tuple[Any, ...], by_column: bool) -> Tuple[Any, ...]:
         """Outputs without the rows that nothing arrived in. They are shortened where they are: nobody else has them, and that takes a third of a slice's time."""
         rows = handle.received
-        if outputs is None or outputs[0].shape[0] == rows:
+        if outputs[0].shape[0] == rows:
             return outputs
         for t in outputs:
             if t is None:

@@ -18,7 +18,6 @@ HOST_WORDS = 6
 GROWN, FITS = 1, 2  # bits of the last of them
 IF_IT_FITS = 1
 NO_LAYOUT = 1
-LATER = 1  # what dispatch() with counts to wait for may return
 
 
 class Options(ctypes.Structure):
@@ -35,14 +34,14 @@ class Row(ctypes.Structure):
 class Routing(ctypes.Structure):
     """struct epf_ht_routing."""
     _fields_ = [("size", c_size_t), ("tokens", c_uint32), ("topk", c_uint32), ("experts", c_uint32), ("align", c_uint32),
-                ("guess", c_uint32), ("flags", c_uint32), ("topk_idx", c_void_p), ("in_rank", c_void_p), ("per_rank", c_void_p), ("per_node", c_void_p), ("per_expert", c_void_p),
+                ("received", c_uint32), ("room", c_uint32), ("spare", c_uint32), ("flags", c_uint32), ("topk_idx", c_void_p), ("in_rank", c_void_p), ("per_rank", c_void_p), ("per_node", c_void_p), ("per_expert", c_void_p),
                 ("place", c_void_p), ("matrix", c_void_p), ("plan", c_void_p), ("host", c_void_p)]
 
 
 class Dispatch(ctypes.Structure):
     """struct epf_ht_dispatch."""
     _fields_ = [("size", c_size_t), ("row", Row), ("tokens", c_uint32), ("local", c_uint32), ("received", c_uint32), ("room", c_uint32),
-                ("blocks", c_uint32), ("across", c_uint32), ("forwarded", c_uint32), ("flags", c_uint32), ("first_number", c_uint32), ("host", c_void_p),
+                ("blocks", c_uint32), ("across", c_uint32), ("forwarded", c_uint32), ("flags", c_uint32), ("first_number", c_uint32),
                 ("place", c_void_p), ("matrix", c_void_p), ("plan", c_void_p), ("links", c_void_p), ("x", c_void_p), ("scales", c_void_p),
                 ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p),
                 ("out_stride", c_uint64 * 2), ("out_numbers", c_void_p), ("out_index", c_void_p), ("out_weights", c_void_p)]
