@@ -238,7 +238,8 @@ EPF_DEV_FN uint32_t ht_flags_of(const struct ht_job *j, uint64_t call, uint32_t 
 {
 	uint32_t flags = ht_count(j, call, rank, ht_counts_flags(j)), has = flags >> 1;
 	uint32_t spare = received / 8u > j->spare ? received / 8u : j->spare;
-	int fits = has && has >= received && has - received <= spare &&
+	/* Unsigned: outputs that are too short are far too long, too. */
+	int fits = has && has - received <= spare &&
 		   ht_count(j, call, rank, ht_counts_flags(j) + 1u) == j->room;
 
 	return (flags & 1u ? HT_GROWN : 0u) | (fits ? HT_FITS : 0u);

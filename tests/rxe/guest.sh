@@ -288,7 +288,8 @@ boot_soundly()
 	: >"$RUN/go"
 }
 
-# A guest once hung with both CPUs busy, and neither its timers nor its own time limits fired. Ends a guest whose clock has not moved for STANDSTILL seconds.
+# A guest once hung with both CPUs busy, and neither its timers nor its own time limits fired; in another one khugepaged and `ip` hung in the kernel for half an
+# hour. Ends a guest whose clock has not moved for STANDSTILL seconds, or whose kernel says that a task has been blocked for its 120 s.
 STANDSTILL=$((120 * ${LIMIT_TIMES:-1}))
 end_at_standstill()
 {
@@ -299,9 +300,14 @@ end_at_standstill()
 		last=$now
 		still=$((still + 2))
 		[ "$still" -lt "$STANDSTILL" ] || break
+		grep -aqs 'INFO: task .* blocked for more than' "$RUN/console" && now=blocked && break
 	done
 	kill -0 "$QEMU" || return
-	: >"$RUN/standstill"
+	if [ "$now" = blocked ]; then
+		echo "a task hangs in its kernel" >"$RUN/standstill"
+	else
+		echo "its clock did not move for $STANDSTILL s" >"$RUN/standstill"
+	fi
 	kill -9 "$(cat "$RUN/pid")"
 }
 
@@ -341,7 +347,7 @@ run()
 	wait "$tailer"
 	if [ -e "$RUN/standstill" ]; then
 		rc=125
-		echo "guest.sh: the guest came to a standstill: its clock did not move for $STANDSTILL s" >&2
+		echo "guest.sh: the guest came to a standstill: $(cat "$RUN/standstill")" >&2
 	elif [ "$rc" = 0 ] && [ -s "$RUN/status" ]; then
 		rc=$(cat "$RUN/status")
 	elif [ "$rc" = 0 ]; then
