@@ -197,6 +197,9 @@ struct epf_ht_group {
 	float *out_weights; /* spread: [grouped]; fold: [rows][topk] */
 };
 
+/* Parts that entries are shared out in, at most. */
+#define EPF_HT_PLACE_PARTS 128u
+
 /* Where the entries of received rows go when rows are grouped by expert: groups in ascending expert, entries in the order of the rows within a group. */
 struct epf_ht_places {
 	size_t size; /* sizeof(struct epf_ht_places) */
@@ -206,6 +209,7 @@ struct epf_ht_places {
 	uint32_t align;   /* each group begins at a multiple of it; 0: 1 */
 	const int64_t *
 		index; /* [rows][topk]: the expert of an entry, in local numbers; others, as -1: none */
+	int32_t *work; /* [EPF_HT_PLACE_PARTS][experts] of device memory: the counts of parts */
 	/* Outputs. */
 	int32_t *slots;   /* [rows][topk]: the grouped row of an entry, or -1; or NULL */
 	int32_t *counts;  /* [experts]: entries */

@@ -8,22 +8,60 @@
 
 #include "kernels/ht/epf_ht_combine.cuh"
 
-/* ---- places: one block an expert ---- */
+/* ---- places: entries are shared out among blocks in parts of neighbours; a kernel that counts, and one that numbers ---- */
 
-/* The entries that a warp of a block looks at: neighbours, so that the order within an expert is that of the rows. */
 struct ht_run {
 	uint32_t first;
 	uint32_t end;
 };
 
-EPF_DEV_FN struct ht_run ht_run_of_warp(const struct ht_job *j)
+EPF_DEV_FN struct ht_run ht_entries_of_part(const struct ht_job *j, uint32_t part)
 {
-	uint32_t n = j->tokens * j->topk, warps = j->threads / LL_LANES;
-	uint32_t each = (n + warps - 1u) / warps;
-	uint32_t first = epf_thread_in_block() / LL_LANES * each;
+	uint32_t n = j->tokens * j->topk, each = (n + j->parts - 1u) / j->parts;
+	uint32_t first = part * each;
 	struct ht_run r = { first < n ? first : n, first + each < n ? first + each : n };
 
 	return r;
+}
+
+/* The expert of an entry, or j->local: none. */
+EPF_DEV_FN uint32_t ht_expert_of(const struct ht_job *j, struct ht_run r, uint32_t at)
+{
+	uint64_t e = at < r.end ? (uint64_t)HT_AT(const int64_t, j->topk_idx)[at] : UINT64_MAX;
+
+	return e < j->local ? (uint32_t)e : j->local;
+}
+
+/* Entries of each expert in a part: [local]. */
+EPF_DEV_FN uint32_t *ht_tally_of(const struct ht_job *j, uint32_t part)
+{
+	return HT_AT(uint32_t, j->scratch) + (uint64_t)part * j->local;
+}
+
+/* Counts the entries of each expert in each part. A block for each part. */
+EPF_DEV_FN void ht_tally(const struct ht_job *j)
+{
+	struct ht_run r = ht_entries_of_part(j, epf_block_number());
+	uint32_t *tally = ht_entries();
+
+	epf_block_barrier();
+	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
+		tally[e] = 0;
+	epf_block_barrier();
+	for (uint32_t at = r.first; at < r.end; at += HT_AHEAD * j->threads) {
+		uint32_t e[HT_AHEAD];
+
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_AHEAD; i++)
+			e[i] = ht_expert_of(j, r, at + i * j->threads + epf_thread_in_block());
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_AHEAD; i++)
+			if (e[i] < j->local)
+				epf_add32_block(&tally[e[i]], 1u);
+	}
+	epf_block_barrier();
+	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
+		ht_tally_of(j, epf_block_number())[e] = tally[e];
 }
 
 EPF_DEV_FN uint32_t ht_align_up(const struct ht_job *j, uint32_t rows)
@@ -31,100 +69,99 @@ EPF_DEV_FN uint32_t ht_align_up(const struct ht_job *j, uint32_t rows)
 	return (rows + j->align - 1u) / j->align * j->align;
 }
 
-/* Entries of a run from `at` on, HT_AHEAD a lane, whose loads are under way together; -1 behind its end. */
-EPF_DEV_FN void ht_load_run(struct ht_run r, uint32_t at, const int64_t *entry, int64_t *e)
+/* Entries of an expert; in *before those in the parts in front of one. */
+EPF_DEV_FN uint32_t ht_sum_tally(const struct ht_job *j, uint32_t expert, uint32_t part,
+				 uint32_t *before)
 {
-	LL_UNROLL
-	for (uint32_t i = 0; i < HT_AHEAD; i++) {
-		uint32_t a = at + i * LL_LANES + epf_lane();
+	uint32_t sum = 0;
 
-		e[i] = a < r.end ? entry[a] : -1;
-	}
-}
+	*before = 0;
+	for (uint32_t first = 0; first < j->parts; first += HT_AHEAD) {
+		uint32_t n[HT_AHEAD];
 
-/* Counts all entries by expert in `tally`; returns how many of them this warp's run has for one. */
-EPF_DEV_FN uint32_t ht_tally_run(const struct ht_job *j, struct ht_run r, uint32_t expert,
-				 uint32_t *tally)
-{
-	const int64_t *entry = HT_AT(const int64_t, j->topk_idx);
-	uint32_t mine = 0;
-
-	for (uint32_t at = r.first; at < r.end; at += HT_AHEAD * LL_LANES) {
-		int64_t e[HT_AHEAD];
-
-		ht_load_run(r, at, entry, e);
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_AHEAD; i++)
+			n[i] = first + i < j->parts ? ht_tally_of(j, first + i)[expert] : 0;
 		LL_UNROLL
 		for (uint32_t i = 0; i < HT_AHEAD; i++) {
-			if (e[i] >= 0 && e[i] < (int64_t)j->local)
-				epf_add32_block(&tally[e[i]], 1u);
-			mine += epf_lanes_count(epf_lanes_where(e[i] == (int64_t)expert));
+			*before += first + i < part ? n[i] : 0;
+			sum += n[i];
 		}
+	}
+	return sum;
+}
+
+/* The grouped row of the first entry that a part has of each expert, in next[local]. The first part's block gives the numbers of the groups. */
+EPF_DEV_FN void ht_begin_part(const struct ht_job *j, uint32_t part, uint32_t *next)
+{
+	uint32_t *rows = ht_entries();
+
+	epf_block_barrier();
+	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads) {
+		uint32_t all = ht_sum_tally(j, e, part, &next[e]);
+
+		rows[e] = ht_align_up(j, all);
+		if (part == 0)
+			HT_AT(uint32_t, j->per_expert)[e] = all;
+	}
+	epf_block_barrier();
+	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads) {
+		uint32_t begin = 0;
+
+		for (uint32_t i = 0; i < e; i++)
+			begin += rows[i];
+		next[e] += begin;
+		if (part != 0)
+			continue;
+		HT_AT(uint32_t, j->ends[0])[e] = begin + HT_AT(uint32_t, j->per_expert)[e];
+		HT_AT(uint32_t, j->ends[1])[e] = begin + rows[e];
+	}
+	epf_block_barrier();
+}
+
+/* The lanes whose entries are of the same expert as this one's. */
+EPF_DEV_FN epf_lanes ht_alike(uint32_t expert)
+{
+	epf_lanes all = epf_lanes_where(1), mine = 0;
+
+	for (uint32_t i = 0; i < LL_LANES; i++) {
+		epf_lanes m = epf_lanes_where((uint32_t)epf_lanes_get(all, expert, i) == expert);
+
+		mine = i == epf_lane() ? m : mine;
 	}
 	return mine;
 }
 
-/* Numbers the entries of an expert from `next` on. The first expert's block also marks those of no expert. */
-EPF_DEV_FN void ht_number_run(const struct ht_job *j, struct ht_run r, uint32_t expert,
-			      uint32_t next)
+/* Numbers the entries of a part, in their order: warps take turns. */
+EPF_DEV_FN void ht_number_part(const struct ht_job *j, struct ht_run r, uint32_t *next)
 {
-	const int64_t *entry = HT_AT(const int64_t, j->topk_idx);
+	uint32_t warp = epf_thread_in_block() / LL_LANES, warps = j->threads / LL_LANES;
 
-	for (uint32_t at = r.first; at < r.end; at += HT_AHEAD * LL_LANES) {
-		int64_t e[HT_AHEAD];
+	for (uint32_t first = r.first; first < r.end; first += j->threads) {
+		uint32_t at = first + epf_thread_in_block(), e = ht_expert_of(j, r, at), slot = 0;
+		epf_lanes alike = ht_alike(e);
 
-		ht_load_run(r, at, entry, e);
-		LL_UNROLL
-		for (uint32_t i = 0; i < HT_AHEAD; i++) {
-			uint32_t a = at + i * LL_LANES + epf_lane();
-			int is_mine = a < r.end && e[i] == (int64_t)expert;
-			epf_lanes m = epf_lanes_where(is_mine);
-
-			if (is_mine)
-				HT_AT(int32_t, j->place)[a] = (int32_t)(next + epf_lanes_before(m));
-			else if (expert == 0 && a < r.end &&
-				 (e[i] < 0 || e[i] >= (int64_t)j->local))
-				HT_AT(int32_t, j->place)[a] = -1;
-			next += epf_lanes_count(m);
+		for (uint32_t w = 0; w < warps; w++) {
+			if (w == warp && e < j->local)
+				slot = next[e] + epf_lanes_before(alike);
+			epf_warp_barrier();
+			if (w == warp && e < j->local && epf_lanes_before(alike) == 0)
+				next[e] += epf_lanes_count(alike);
+			epf_block_barrier();
 		}
-	}
-}
-
-EPF_DEV_FN void ht_places_of(const struct ht_job *j, uint32_t expert)
-{
-	EPF_DEV_SHARED uint32_t tally[HT_LOCAL_MAX], before[HT_THREADS], begin;
-	uint32_t me = epf_thread_in_block(), warp = me / LL_LANES, rows = 0, mine;
-	struct ht_run run = ht_run_of_warp(j);
-
-	epf_block_barrier();
-	for (uint32_t e = me; e < j->local; e += j->threads)
-		tally[e] = 0;
-	if (me == 0)
-		begin = 0;
-	epf_block_barrier();
-	mine = ht_tally_run(j, run, expert, tally);
-	before[warp] = mine;
-	epf_block_barrier();
-	for (uint32_t e = me; e < expert; e += j->threads)
-		rows += ht_align_up(j, tally[e]);
-	if (rows)
-		epf_add32_block(&begin, rows);
-	epf_block_barrier();
-	mine = begin;
-	for (uint32_t w = 0; w < warp; w++)
-		mine += before[w];
-	if (j->place)
-		ht_number_run(j, run, expert, mine);
-	if (me == 0) {
-		HT_AT(uint32_t, j->per_expert)[expert] = tally[expert];
-		HT_AT(uint32_t, j->ends[0])[expert] = begin + tally[expert];
-		HT_AT(uint32_t, j->ends[1])[expert] = begin + ht_align_up(j, tally[expert]);
+		if (at < r.end)
+			HT_AT(int32_t, j->place)[at] = e < j->local ? (int32_t)slot : -1;
 	}
 }
 
 EPF_DEV_FN void ht_places(const struct ht_job *j)
 {
-	for (uint32_t e = epf_block_number(); e < j->local; e += j->blocks)
-		ht_places_of(j, e);
+	EPF_DEV_SHARED uint32_t next[HT_LOCAL_MAX];
+	uint32_t part = epf_block_number();
+
+	ht_begin_part(j, part, next);
+	if (j->place)
+		ht_number_part(j, ht_entries_of_part(j, part), next);
 }
 
 /* ---- spread and fold ---- */

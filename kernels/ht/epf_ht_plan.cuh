@@ -408,7 +408,7 @@ EPF_DEV_FN void ht_notify(const struct ht_job *j)
 	uint64_t call = epf_ld_relaxed_gpu(&ht_state_of(j)->counted);
 	uint32_t all = j->ranks + (j->nodes > 1 ? j->nodes : 0);
 	uint32_t to = epf_block_number() / j->chunks, rows;
-	int late;
+	int late, last;
 
 	if (!j->looks && to >= all) {
 		ht_number_rows(j, to - all);
@@ -418,15 +418,16 @@ EPF_DEV_FN void ht_notify(const struct ht_job *j)
 		rows = ht_rows_for(j, to);
 	else if (!ht_look_for(j, to, epf_block_number() % j->chunks, &rows))
 		return;
-	else
-		ht_number_rows(j, to);
 	ht_send_counts(j, call, to, rows);
-	if (!ht_last_of(&ht_state_of(j)->done[0], all, 1))
-		return;
-	if (epf_thread_in_block() < LL_LANES) {
+	last = ht_last_of(&ht_state_of(j)->done[0], all, 1);
+	if (last && epf_thread_in_block() < LL_LANES) {
 		ht_set_flags(j, HT_COUNTS, call + 1u);
 		ht_push_counts(j, call);
 	}
+	if (j->looks)
+		ht_number_rows(j, to);
+	if (!last)
+		return;
 	if (epf_thread_in_block() == 0)
 		ht_count_from(j, call, 1);
 	late = ht_wait_ranks(j, HT_COUNTS, call + 1u, 1);

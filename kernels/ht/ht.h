@@ -20,6 +20,7 @@ enum ht_kernel {
 	HT_K_READY,
 	HT_K_DISPATCH,
 	HT_K_COMBINE,
+	HT_K_TALLY,
 	HT_K_PLACES,
 	HT_K_SPREAD,
 	HT_K_FOLD,

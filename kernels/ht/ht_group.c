@@ -72,9 +72,17 @@ static int check_places(const struct epf_ht_places *p)
 	if (p->topk && p->rows > INT32_MAX / p->topk)
 		return ll_fail(-EINVAL, "%u rows have more than 2^31 entries: give fewer", p->rows);
 	if ((p->rows && p->topk && !p->index) ||
-	    (p->experts && (!p->counts || !p->ends || !p->aligned)))
-		return ll_fail(-EINVAL, "index, counts, ends and aligned are needed");
+	    (p->experts && (!p->work || !p->counts || !p->ends || !p->aligned)))
+		return ll_fail(-EINVAL, "index, work, counts, ends and aligned are needed");
 	return 0;
+}
+
+/* As many as have an entry for each thread of a block. */
+static uint32_t parts_of(uint32_t entries, uint32_t threads)
+{
+	uint32_t parts = entries / threads + (entries % threads != 0);
+
+	return parts < 1 ? 1 : parts > EPF_HT_PLACE_PARTS ? EPF_HT_PLACE_PARTS : parts;
 }
 
 int epf_ht_places(struct epf_ht *ht, const struct epf_ht_places *p, void *stream)
@@ -85,7 +93,9 @@ int epf_ht_places(struct epf_ht *ht, const struct epf_ht_places *p, void *stream
 	if (err || !p->experts)
 		return err;
 	j.threads = ht->threads;
-	j.blocks = p->experts < ht->blocks ? p->experts : ht->blocks;
+	j.parts = parts_of(p->rows * p->topk, ht->threads);
+	j.blocks = j.parts;
+	j.scratch = (uintptr_t)p->work;
 	j.tokens = p->rows;
 	j.topk = p->topk;
 	j.local = p->experts;
@@ -95,7 +105,10 @@ int epf_ht_places(struct epf_ht *ht, const struct epf_ht_places *p, void *stream
 	j.per_expert = (uintptr_t)p->counts;
 	j.ends[0] = (uintptr_t)p->ends;
 	j.ends[1] = (uintptr_t)p->aligned;
-	return ht_launch(ht, HT_K_PLACES, &j, stream);
+	err = ht_launch(ht, HT_K_TALLY, &j, stream);
+	if (!p->slots)
+		j.blocks = 1; /* the first part's block gives all that is asked for */
+	return err ? err : ht_launch(ht, HT_K_PLACES, &j, stream);
 }
 
 int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream)

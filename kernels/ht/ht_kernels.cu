@@ -41,6 +41,11 @@ KERNEL combine(JOB j)
 	ht_combine(&j);
 }
 
+KERNEL tally(JOB j)
+{
+	ht_tally(&j);
+}
+
 KERNEL places(JOB j)
 {
 	ht_places(&j);

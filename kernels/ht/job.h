@@ -197,7 +197,8 @@ struct ht_job {
 	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
 	uint32_t
 		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */
-	uint32_t parts;      /* combine: of this rank's rows; the same at all ranks */
+	uint32_t
+		parts; /* combine: of this rank's rows; the same at all ranks; tally, places: of entries */
 	uint32_t writers;    /* combine: warps of a block that write rows */
 	uint32_t call;       /* enum epf_why_call: what is counted under */
 	uint32_t grown;      /* notify: this rank has memory that the others have not mapped */
@@ -230,7 +231,8 @@ struct ht_job {
 	uint64_t scale_stride[2]; /* words between rows, and between the words of a row */
 	uint64_t out_stride[2];   /* dispatch, spread: the same of out_scales */
 	/* routing */
-	uint64_t scratch;    /* of the blocks that share a rank's routing: HT_CHUNKS */
+	uint64_t
+		scratch; /* of the blocks that share a rank's routing: HT_CHUNKS; tally, places: uint32 [parts][local] */
 	uint64_t topk_idx;   /* int64 [tokens][topk] */
 	uint64_t in_rank;    /* uint8 [tokens][ranks]; notify: 0: it looks at topk_idx itself */
 	uint64_t per_rank;   /* int32 [ranks] */

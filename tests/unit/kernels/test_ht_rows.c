@@ -355,12 +355,14 @@ static void entries_are_numbered_by_expert(void **state)
 {
 	static int64_t index[PLACED_ROWS][TOPK];
 	static int32_t slots[PLACED_ROWS][TOPK];
+	static int32_t work[EPF_HT_PLACE_PARTS][PLACED_EXPERTS];
 	int32_t counts[PLACED_EXPERTS], ends[PLACED_EXPERTS], aligned[PLACED_EXPERTS];
 	struct rig *g = open_rig(1, 0);
 	struct epf_ht_places p = { .size = sizeof(p),
 				   .topk = TOPK,
 				   .experts = PLACED_EXPERTS,
 				   .index = index[0],
+				   .work = work[0],
 				   .slots = slots[0],
 				   .counts = counts,
 				   .ends = ends,
@@ -381,6 +383,7 @@ static void entries_are_numbered_by_expert(void **state)
 				index[i / TOPK][i % TOPK] = INT64_C(1) << 32;
 		}
 		memset(slots, 0xa5, sizeof(slots));
+		memset(work, 0xa5, sizeof(work));
 		memset(counts, 0xa5, sizeof(counts));
 		assert_int_equal(epf_ht_places(g->rank[0].ht, &p, NULL), 0);
 		for (int32_t e = 0; e < PLACED_EXPERTS; e++) {

@@ -29,9 +29,10 @@ class Places:
     def __init__(self, torch: Any, ht: throughput.Throughput, stream: Optional[int], index: Any, local: int, alignment: int, number: bool) -> None:
         rows, topk = index.shape
         self.slots = index.new_empty((rows, topk), dtype=torch.int32) if number else None
-        self.counts, self.ends, self.aligned = numbers = index.new_empty((3, local), dtype=torch.int32).unbind()
+        numbers, work = index.new_empty((3 + throughput.PLACE_PARTS, local), dtype=torch.int32).split((3, throughput.PLACE_PARTS))
+        self.counts, self.ends, self.aligned = numbers = numbers.unbind()
         # In the order of struct epf_ht_places.
-        throughput.check(ht.places(stream, rows, topk, local, alignment, index, self.slots, *numbers))
+        throughput.check(ht.places(stream, rows, topk, local, alignment, index, work, self.slots, *numbers))
 
 
 def spread(ht: throughput.Throughput, stream: Optional[int], slots: Any, count: int, zero: bool, column_major: bool, x: Any, scales: Any, weights: Any

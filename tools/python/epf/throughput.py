@@ -13,6 +13,7 @@ from .lowlat import check
 
 TOPK_MAX = 32
 LOCAL_MAX = 4096
+PLACE_PARTS = 128
 SIGNALS_PER_RANK = 6
 HOST_WORDS = 6
 GROWN, FITS = 1, 2  # bits of the last of them
@@ -65,7 +66,7 @@ class Group(ctypes.Structure):
 class Places(ctypes.Structure):
     """struct epf_ht_places."""
     _fields_ = [("size", c_size_t), ("rows", c_uint32), ("topk", c_uint32), ("experts", c_uint32), ("align", c_uint32), ("index", c_void_p),
-                ("slots", c_void_p), ("counts", c_void_p), ("ends", c_void_p), ("aligned", c_void_p)]
+                ("work", c_void_p), ("slots", c_void_p), ("counts", c_void_p), ("ends", c_void_p), ("aligned", c_void_p)]
 
 
 PROTOTYPES = {
