@@ -23,6 +23,7 @@ static struct rank {
 	struct epf_boot *boot;
 	struct epf_ring *ring;
 	uint32_t me;
+	uint64_t turns; /* played */
 	int rc;
 } t[RANKS];
 
@@ -113,7 +114,9 @@ static void *play(void *arg)
 {
 	struct rank *r = arg;
 
-	for (uint64_t i = 1; i <= TURNS && !r->rc; i++) {
+	uint64_t last = r->turns + TURNS;
+
+	for (uint64_t i = r->turns + 1; i <= last && !r->rc; i++) {
 		if (r->me == 0)
 			r->rc = epf_put_signal(r->ring, 1, 0, 0, 0, 0, 8, 0, 1, 0);
 		if (!r->rc)
@@ -121,6 +124,7 @@ static void *play(void *arg)
 		if (r->me == 1 && !r->rc)
 			r->rc = epf_put_signal(r->ring, 0, 0, 0, 0, 0, 8, 0, 1, 0);
 	}
+	r->turns = last;
 	if (!r->rc)
 		r->rc = epf_flush(r->ring, 0, 0);
 	return NULL;
@@ -129,12 +133,15 @@ static void *play(void *arg)
 static void two_that_wait_step_their_engines(void **state)
 {
 	begin(true);
-	both(play);
-	for (uint32_t r = 0; r < RANKS; r++) {
-		assert_int_equal(t[r].rc, 0);
-		assert_true(drives(r) > 0);
-		assert_true(is_given_back(r));
-	}
+	do { /* on a busy machine the engines may be awake whenever somebody waits */
+		until_asleep(0);
+		until_asleep(1);
+		both(play);
+		for (uint32_t r = 0; r < RANKS; r++) {
+			assert_int_equal(t[r].rc, 0);
+			assert_true(is_given_back(r));
+		}
+	} while (!drives(0) || !drives(1));
 	end();
 }
 
