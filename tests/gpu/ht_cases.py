@@ -245,7 +245,7 @@ def sizes(rank):
     outcomes = []
     for i, (n, hidden) in enumerate([(60, 1024), (64, 1024), (40, 64), (150, 512), (150, 512), (1, 8), (0, 8), (30, 2048), (33, 8), (400, 7168), (400, 7168), (5, 7168)]):
         batch = Batch(rank, [n + (r if n else 0) for r in range(rank.size)], hidden, 8 * rank.size, 4, seed=700 + i, holes=0)
-        guess, room, spare = b._guess(b._ht, 2 * hidden) if b._ht else (0, 0, 0)
+        guess, room, spare = b._guess(b._ht, (2 * hidden, 0, batch.topk)) if b._ht else (0, 0, 0)
         one(rank, b, batch, f"guessed {guess}: ", order=ORDERS[i % 3])
         got, everybody = b._last_received, [None] * rank.size
         mine = "none" if not guess else "too small" if got > guess or b._last_room > room else "too long" if guess - got > max(got // 8, spare) else "right"
@@ -256,6 +256,16 @@ def sizes(rank):
         outcomes.append(outcome)
     if b._ht.nodes == 1 and set(outcomes) != {"none", "right", "too small", "too long"}:
         raise Wrong(f"not every outcome: {outcomes}")
+    b.destroy()
+    # What a call needed is enough for those that need no more, whatever they guess: graphs hold its addresses.
+    b = rank.throughput_buffer()
+    batch = Batch(rank, [64] * rank.size, 1024, rank.size, rank.size, seed=720, holes=0)  # all rows go to all ranks
+    one(rank, b, batch, "worst: ", worst=64 * rank.size)
+    window = b._window
+    for i in range(3):
+        one(rank, b, batch, f"as large as the worst, {i}: ")
+    if b._window is not window:
+        raise Wrong(f"{batch}: the window has moved, though a call with as many rows had been made")
     b.destroy()
     return ", ".join(f"{outcomes.count(what)} {what}" for what in sorted(set(outcomes)))
 

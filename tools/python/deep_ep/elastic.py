@@ -21,7 +21,7 @@ from .expand import Places, fold, like_scales, spread
 from .handle import RoutingHandle
 from .order import begin
 from .routing import Routing
-from .throughput import Rows
+from .throughput import Rows, row_of
 from .utils.math import align, column_stride
 
 ALIGNMENT = 2 << 20  # of sizes of buffers, in bytes
@@ -291,7 +291,7 @@ class ElasticBuffer:
                 routing = Routing(b, ht, call, topk_idx, num_experts, 0 if sync else most * self.num_ranks)
                 used, counts = routing.used, None
                 if sync:
-                    guess = b._guess(ht, shape[1] * shape[3])
+                    guess = b._guess(ht, row_of(rows, topk_idx, form))
                     routing.exchange(True, guess)  # what follows until rows move happens meanwhile
                 kept = topk_idx.clone() if do_handle_copy else topk_idx
                 if epilogue is not None:

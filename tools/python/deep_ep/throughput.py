@@ -65,6 +65,13 @@ def _spare(row_bytes: int) -> int:
     return max(SPARE_BYTES // row_bytes, 1)
 
 
+def row_of(rows: Moved, topk_idx: Any, form: Form) -> Tuple[int, int, int]:
+    """What a row takes in a window: bytes, scales and its number, entries."""
+    _, scales, (_, hidden, _, width, _) = rows
+    words = 0 if scales is None else scales.shape[1]
+    return hidden * width, words if form[0] is None else words + 1, 0 if topk_idx is None else topk_idx.shape[1]
+
+
 class HighThroughput:
     """Base of Buffer: the calls, and the memory they need, which is made at the first call and grows."""
 
@@ -127,9 +134,9 @@ class HighThroughput:
         """Makes the memory larger that rows of other ranks arrive in, if this call needs it: all ranks know the same sizes, so all do it together."""
         room, across = self._fits.get(row, _NEVER)
         if handle.room > room or handle.across > across:
-            self._need_window(where, throughput.Row(*row), handle.room)
+            has = self._need_window(where, throughput.Row(*row), handle.room)
             self._need_across(where, throughput.Row(*row), handle.across)
-            self._fits[row] = max(room, handle.room), max(across, handle.across)
+            self._fits[row] = max(room, has), max(across, handle.across)
 
     def _need_across(self, where: str, row: throughput.Row, across: int) -> None:
         """Of rows that cross between nodes."""
@@ -138,13 +145,21 @@ class HighThroughput:
             self._quiet(where, f"{across} rows between nodes need {size} bytes of communication memory")
             self._ht.reserve(row, across)
 
-    def _need_window(self, where: str, row: throughput.Row, room: int) -> None:
-        """Of rows of this node; for what the next dispatch may guess, too."""
-        room = _a_little_more(room, room, _spare(row.bytes))
-        size = throughput.window_bytes(row, room)
-        if size <= self._window_size or self._ht.node_max == 1:
-            return
-        self._quiet(where, f"{room} rows need {size} bytes of communication memory, there are {self._window_size}")
+    def _holds(self, row: throughput.Row, room: int) -> int:
+        """Returns a little more than `room`, `room`, or -1: rows that the window is enough for."""
+        for rows in (_a_little_more(room, room, _spare(row.bytes)), room):
+            if self._ht.node_max == 1 or throughput.window_bytes(row, rows) <= self._window_size:
+                return rows
+        return -1
+
+    def _need_window(self, where: str, row: throughput.Row, room: int) -> int:
+        """Of rows of this node. What is made is enough for what the next dispatch may guess, too; it is not made anew for a guess. Returns rows that it holds."""
+        has = self._holds(row, room)
+        if has >= room:
+            return has
+        more = _a_little_more(room, room, _spare(row.bytes))
+        size = throughput.window_bytes(row, more)
+        self._quiet(where, f"{more} rows need {size} bytes of communication memory, there are {self._window_size}")
         size = max(size, 2 * self._window_size if self._window_size < 1 << 28 else size + (size >> 3))
         old, self._window, self._window_size = self._window, None, 0
         if old is not None:
@@ -154,6 +169,7 @@ class HighThroughput:
         self._ht.set_window(self._window.address, size, self._window.peers)
         self._window_size = size
         self._ranks.all_gather(None)
+        return more
 
     def _map_results(self) -> None:
         """Maps the memory for outputs of all ranks, which know alike that it must be. Without it rows take one copy more."""
@@ -307,7 +323,7 @@ class HighThroughput:
                 if num_worst_tokens:
                     counts, last = [], exchange
                 else:
-                    guess = self._guess(ht, shape[1] * shape[3])
+                    guess = self._guess(ht, row_of(rows, topk_idx, _PLAIN))
                     exchange(True, guess)
                     counts, outputs = self._move_as_counted(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, guess)
             if outputs is None:
@@ -332,8 +348,8 @@ class HighThroughput:
         _, scales, (tokens, hidden, dtype, width, at) = rows
         received, empty = handle.received, self._empty
         words, topk = 0 if scales is None else scales.shape[1], 0 if topk_idx is None else topk_idx.shape[1]
-        row, (first, column) = (hidden * width, words, topk), form
-        self._need_memory(where, row if first is None else (row[0], words + 1, topk), handle)
+        first, column = form
+        self._need_memory(where, row_of(rows, topk_idx, form), handle)
         out = self._output(order, (received, hidden), dtype)
         strides = (1, column_stride(received)) if column else (words, 1)
         out_scales = None if scales is None else empty((received, words), strides, scales.dtype)
@@ -349,7 +365,7 @@ class HighThroughput:
 
         # In the order of struct epf_ht_dispatch.
         check(ht.dispatch(
-            order.stream, *row, tokens, local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
+            order.stream, hidden * width, words, topk, tokens, local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
             throughput.IF_IT_FITS if guessed else 0, first or 0, *handle.at, links, at, scales,
             *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, *strides, out_numbers, out_index, out_weights))
         return out, out_scales, out_index, out_weights, out_numbers
@@ -363,7 +379,7 @@ class HighThroughput:
             handle.received, handle.room, _ = guess
             outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, None, True, form)
         counts = self._read_counts(ht, handle, local)
-        if self._did_fit:
+        if outputs is not None and self._did_fit:
             outputs = self._cut(handle, outputs, form[1])
         else:
             outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, form=form)
@@ -433,14 +449,19 @@ class HighThroughput:
             self._map_results()
         return list(numbers[words:])
 
-    def _guess(self, ht: throughput.Throughput, row_bytes: int) -> Guess:
+    def _guess(self, ht: throughput.Throughput, row: Tuple[int, int, int]) -> Guess:
         """How many rows a dispatch allocates outputs for, before their number is known, from what the last one needed; for how many the windows are laid out,
-        and how many may be in vain, the same at all ranks. None, if it is the first, or there are several nodes."""
-        most = self._last_room
+        and how many may be in vain, the same at all ranks. None, if it is the first, the windows are too small for as many rows as last time, or there are
+        several nodes. row: of row_of()."""
+        most, room = self._last_room, self._fits.get(row, _NEVER)[0]
         if ht.nodes > 1 or not most:
             return _NO_GUESS
-        spare = _spare(row_bytes)
-        return _a_little_more(self._last_received, most, spare), _a_little_more(most, most, spare), spare
+        if room < most:
+            room = self._holds(throughput.Row(*row), most)
+            if room < most:
+                return _NO_GUESS
+        spare = _spare(row[0])
+        return _a_little_more(self._last_received, most, spare), min(_a_little_more(most, most, spare), room), spare
 
     def _cut(self, handle: RoutingHandle, outputs: Tuple[Any, ...], by_column: bool) -> Tuple[Any, ...]:
         """Outputs without the rows that nothing arrived in. They are shortened where they are: nobody else has them, and that takes a third of a slice's time."""
