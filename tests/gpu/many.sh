@@ -111,7 +111,7 @@ for n in ${ranks//,/ }; do
 	# Halves of the GPUs as two nodes: forwarding, and a killed rank.
 	part "nodes-$n" 120 "$here/ht.sh" "${same[@]}" --out "$out/nodes-$n" --only '^nodes-(table|random|graphs|mixed|failover|kill)$'
 	[ -z "$bench" ] || part "rings-$n" 60 bash -c "rings $n"
-	[ -z "$deepep" ] || part "shim-$n" 200 "$here/shim.sh" --build "$build" --deepep "$deepep" --out "$out/shim-$n" --ranks "$n" --limit 60 \
+	[ -z "$deepep" ] || part "shim-$n" 250 "$here/shim.sh" --build "$build" --deepep "$deepep" --out "$out/shim-$n" --ranks "$n" --limit 60 \
 		--only '^(nvlink|host|gpu|daemon)$'
 	[ -z "$packages" ] || part "training-$n" 200 "$here/frameworks.sh" --build "$build" --packages "$packages" --out "$out/training-$n" --ranks "$n" --rounds 1 \
 		--only '^(losses|deepseek)$' --steps 40 ${deepep:+--deepep "$deepep"}
