@@ -102,8 +102,7 @@ struct epf_ht_routing {
 
 /* Bits of a notify's word [5], the same at all ranks. */
 #define EPF_HT_GROWN 1 /* a rank wants segments to be mapped */
-#define EPF_HT_FITS \
- 2 /* of the dispatch that is launched before the counts are known: it moves the rows */
+#define EPF_HT_FITS  2 /* the dispatch launched before the counts are known moves the rows */
 
 /*
  * A dispatch that is launched right behind its notify, with outputs of a guessed size: it moves rows if the notify says EPF_HT_FITS, else nothing, at all
