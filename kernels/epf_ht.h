@@ -20,7 +20,8 @@
  *            acc = acc + float(bf16(sum of its ranks' rows, ascending, from +0)), the token's own node likewise.
  *
  * Windows. Rows of other ranks arrive in a window of communication memory that every rank provides and all map; epf_ht_window_bytes() says how large it
- * must be for a call. Rows that do not leave a rank never touch it. A window may be replaced by a larger one between calls, at all ranks.
+ * must be for a call. Rows that do not leave a rank never touch it. A window may be replaced by a larger one between calls, at all ranks; a
+ * CUDA graph that was captured before uses the new one.
  * Segments. Where the outputs of a dispatch lie in memory that the ranks of the node map, other ranks write rows straight to them: epf_ht_map().
  * Rows between nodes pass through memory of the library: epf_ht_reserve().
  *

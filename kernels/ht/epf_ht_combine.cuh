@@ -141,7 +141,7 @@ EPF_DEV_FN int ht_add_node(const struct ht_job *j, const struct ht_sum *s, uint3
 				uint32_t at = (uint32_t)epf_lanes_get(all, index, lane);
 				uint64_t base = ht_mate(j, first + lane) == j->rank
 							? j->x
-							: j->window + j->lay.rows;
+							: ht_window(j) + j->lay.rows;
 
 				if (!from)
 					continue;
@@ -165,7 +165,8 @@ EPF_DEV_FN float ht_add_weights(const struct ht_job *j, const struct ht_sum *s, 
 
 	for (uint32_t m = 0; m < ht_mates(j); m++) {
 		uint32_t at = ht_sum_part(j, s, m);
-		uint64_t base = ht_mate(j, m) == j->rank ? j->weights : j->window + j->lay.weights;
+		uint64_t base =
+			ht_mate(j, m) == j->rank ? j->weights : ht_window(j) + j->lay.weights;
 
 		if (at != UINT32_MAX)
 			sum = ll_add(sum, HT_AT(const float, base)[(uint64_t)at * j->topk + k]);
@@ -436,7 +437,8 @@ EPF_DEV_FN void ht_take_turn(const struct ht_job *j, const struct ht_chunks *c,
 
 	ht_wait_row(j, epf_lane(), t->place);
 	epf_warp_barrier();
-	ht_sum_wide(j, c, (own ? j->x : j->window + j->lay.rows) + (uint64_t)index * j->row_bytes,
+	ht_sum_wide(j, c,
+		    (own ? j->x : ht_window(j) + j->lay.rows) + (uint64_t)index * j->row_bytes,
 		    from, t->token, t->k);
 }
 

@@ -158,8 +158,8 @@ EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
 /* Scales of rows [first, end) and their numbers, from the window to the outputs; all threads of the grid. */
 EPF_DEV_FN void ht_take_words(const struct ht_job *j, uint32_t first, uint32_t end)
 {
-	const uint32_t *from =
-		HT_AT(const uint32_t, j->window + j->lay.scales) + (uint64_t)first * j->scale_words;
+	const uint32_t *from = HT_AT(const uint32_t, ht_window(j) + j->lay.scales) +
+			       (uint64_t)first * j->scale_words;
 	uint32_t n = (end - first) * j->scale_words, step = ht_warps(j) * LL_LANES;
 
 	for (uint32_t at = ht_warp(j) * LL_LANES + epf_lane(); at < n; at += HT_TAKEN * step) {
@@ -181,8 +181,8 @@ EPF_DEV_FN void ht_take_entries(const struct ht_job *j, uint32_t first, uint32_t
 {
 	uint64_t step = (uint64_t)ht_warps(j) * LL_LANES, n = (uint64_t)end * j->topk;
 	uint64_t at = (uint64_t)first * j->topk + (uint64_t)ht_warp(j) * LL_LANES + epf_lane();
-	const uint32_t *weight = HT_AT(const uint32_t, j->window + j->lay.weights);
-	const int32_t *index = HT_AT(const int32_t, j->window + j->lay.index);
+	const uint32_t *weight = HT_AT(const uint32_t, ht_window(j) + j->lay.weights);
+	const int32_t *index = HT_AT(const int32_t, ht_window(j) + j->lay.index);
 
 	for (; at < n; at += HT_TAKEN * step) {
 		uint32_t w[HT_TAKEN];
@@ -210,7 +210,7 @@ EPF_DEV_FN void ht_copy_out(const struct ht_job *j, const struct ht_chunks *c, u
 {
 	struct ht_chunk p;
 
-	ht_load(c, &p, k, j->window + j->lay.rows + (uint64_t)row * j->row_bytes);
+	ht_load(c, &p, k, ht_window(j) + j->lay.rows + (uint64_t)row * j->row_bytes);
 	ht_store(c, &p, k, j->out + (uint64_t)row * j->row_bytes);
 }
 

@@ -36,7 +36,7 @@ EPF_DEV_FN uint32_t ht_signal_there(const struct ht_job *j, uint32_t kind)
 /* A row of the half that is sent from, and of the half that is received into. */
 EPF_DEV_FN uint64_t ht_sent_row(const struct ht_job *j, uint64_t row)
 {
-	return j->net + row * j->rec.bytes;
+	return ht_state_of(j)->net + row * j->rec.bytes;
 }
 
 EPF_DEV_FN uint64_t ht_got_row(const struct ht_job *j, uint64_t row)
@@ -124,6 +124,7 @@ EPF_DEV_FN void ht_push_leg(const struct ht_job *j, struct epf_dev *d, const str
 	uint64_t bytes = (uint64_t)(ht_slice(l->rows, k + 1u) - first) * j->rec.bytes;
 	uint64_t from = (uint64_t)(l->mine + first) * j->rec.bytes;
 	uint64_t to = ((uint64_t)j->net_room + l->theirs + first) * j->rec.bytes;
+	uint32_t region = (uint32_t)ht_state_of(j)->net_region;
 	uint32_t signal = ht_signal_there(j, HT_SIG_ROWS + k);
 	uint32_t puts = (uint32_t)((bytes + j->put_bytes - 1u) / j->put_bytes);
 	struct epf_op o =
@@ -134,8 +135,8 @@ EPF_DEV_FN void ht_push_leg(const struct ht_job *j, struct epf_dev *d, const str
 		int active = at < bytes;
 		uint64_t left = active ? bytes - at : 16u;
 
-		(void)epf_warp_put_group(d, active, rank, j->net_region, from + at, j->net_region,
-					 to + at, left < j->put_bytes ? left : j->put_bytes, signal,
+		(void)epf_warp_put_group(d, active, rank, region, from + at, region, to + at,
+					 left < j->put_bytes ? left : j->put_bytes, signal,
 					 EPF_F_BULK);
 	}
 	o.signal = signal;

@@ -141,6 +141,12 @@ EPF_DEV_FN struct ht_mark *ht_marks(void)
 	return marks;
 }
 
+/* This rank's window. */
+EPF_DEV_FN uint64_t ht_window(const struct ht_job *j)
+{
+	return ht_marks()[ht_mate_index(j, j->rank)].window;
+}
+
 /* Where a rank wants the rows of a dispatch: its memory as this rank maps it, or its window. */
 EPF_DEV_FN uint64_t ht_offer_of(const struct ht_job *j, uint32_t rank, uint32_t *room)
 {

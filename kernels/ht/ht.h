@@ -45,7 +45,6 @@ struct epf_ht {
 	struct epf_ht_options opts;
 	void *words;           /* struct ht_state, then struct ht_peer [ranks]: device memory */
 	struct ht_peer *peers; /* the same peers, as they began */
-	void *window;
 	uint64_t window_bytes;
 	void *segments_at; /* uint64 [ranks][HT_SEGMENTS]: device memory; NULL: none is mapped */
 	uint32_t mapped;

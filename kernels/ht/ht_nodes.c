@@ -3,6 +3,7 @@
 #include "kernels/ht/ht.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,5 +201,13 @@ uint64_t epf_ht_lacks(const struct epf_ht *ht, const struct epf_ht_row *row, uin
 
 int epf_ht_reserve(struct epf_ht *ht, const struct epf_ht_row *row, uint32_t across)
 {
-	return ht_area_make(ht, &ht->net, epf_ht_lacks(ht, row, across));
+	uint64_t words[2];
+	int err = ht_area_make(ht, &ht->net, epf_ht_lacks(ht, row, across));
+
+	if (err)
+		return err;
+	words[0] = (uintptr_t)ht->net.at;
+	words[1] = ht->net.region;
+	return ht->ll->dev->copy(ht->ll, (uint8_t *)ht->words + offsetof(struct ht_state, net),
+				 words, sizeof(words));
 }

@@ -279,7 +279,6 @@ int epf_ht_set_window(struct epf_ht *ht, void *window, uint64_t bytes, void *con
 			ll, words + r * sizeof(struct ht_peer) + offsetof(struct ht_peer, window),
 			&at, sizeof(at));
 	}
-	ht->window = window;
 	ht->window_bytes = bytes;
 	return err;
 }

@@ -82,8 +82,9 @@ enum ht_signal {
 struct ht_peer {
 	uint64_t
 		control; /* its control area, as this rank stores to it; 0: it is of another node */
-	uint64_t window; /* its window */
-	uint64_t late;   /* 1 + enum ht_flag that it did not set in time; 0: none */
+	uint64_t
+		window; /* its window; a job does not hold it, so that graphs follow it when it grows */
+	uint64_t late; /* 1 + enum ht_flag that it did not set in time; 0: none */
 	/* Its signals here: where they began to count; for rows, which do not come in every call, what was last awaited. */
 	uint64_t base[HT_SIGNALS];
 	uint32_t node;
@@ -118,7 +119,10 @@ struct ht_state {
 	uint64_t ticket[HT_SLICES];
 	uint64_t shared[HT_SLICES];
 	uint64_t fits; /* of the last exchange of counts: EPF_HT_FITS */
-	uint64_t reserved[6];
+	/* Memory between nodes: rows sent [net_room], then received [net_room]. Here, and not in a job, so that graphs follow it when it grows. */
+	uint64_t net;
+	uint64_t net_region;
+	uint64_t reserved[4];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct ht_state) == 3 * HT_LINE, "state is three lines");
@@ -176,7 +180,6 @@ struct ht_job {
 	uint64_t ctx;     /* struct epf_gpu_ctx */
 	uint64_t state;   /* struct ht_state, then struct ht_peer [ranks] */
 	uint64_t control; /* this rank's */
-	uint64_t window;
 	uint64_t timeout_ns;
 	uint64_t tally; /* kernels/why/tally.h; 0: nothing is counted */
 	struct ht_layout lay;
@@ -187,13 +190,11 @@ struct ht_job {
 		segments; /* uint64 [ranks][HT_SEGMENTS]: where this rank stores to the segments of each; 0: none */
 	uint64_t offset; /* dispatch: of `out` in its segment */
 	uint64_t counts; /* region of counts: received [2][ranks], then sent [2][ranks] */
-	uint64_t net;    /* region of rows: sent [net_room], then received [net_room] */
 	uint64_t plan;   /* struct ht_plan says what is where */
 	uint64_t
 		links; /* int32 [forwarded rows][node_max]: which of the source's rows for a member a row is, or -1 */
 	uint32_t counts_region;
-	uint32_t net_region;
-	uint32_t net_room;  /* rows */
+	uint32_t net_room;  /* rows of each half of the memory between nodes */
 	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
 	uint32_t
 		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */

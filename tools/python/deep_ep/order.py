@@ -39,8 +39,6 @@ class Call:
         self._comm = comm = buffer._comm_stream
         self.stream = stream = buffer._comm_number
         self.capturing = capturing = buffer._capturing()
-        if capturing:
-            buffer._captured = True
         self._from = current = buffer._stream()
         self._current = buffer._current_stream() if on_comm or capturing else None
         before, buffer._last_stream = buffer._last_stream, stream

@@ -79,7 +79,6 @@ class HighThroughput:
     _control: Any = None
     _window: Any = None
     _window_size = 0
-    _captured = False  # whether a CUDA graph has captured a call
     _fits: Dict[Tuple[int, int, int], Tuple[int, int]]  # room and across that the memory was found to be enough for, by row
     _counts: Any = None
     _numbers: Any = None  # the same, as an array of ctypes
@@ -165,9 +164,6 @@ class HighThroughput:
         old, self._window, self._window_size = self._window, None, 0
         if old is not None:
             old.close()
-            if self._captured:
-                log.warning("%s: the window grows to %d bytes and moves: capture the CUDA graphs of this buffer again before their next replay; to avoid it, make "
-                            "the largest call before capturing", where, size)
         self._ranks.all_gather(None)  # all have unmapped it
         self._window = self._shared_memory(size, "window")
         self._ht.set_window(self._window.address, size, self._window.peers)
