@@ -112,6 +112,15 @@ struct epf_ht_routing {
  */
 #define EPF_HT_IF_IT_FITS 1u
 
+/* Rows stay in the window, which one rank alone needs, too, and epf_ht_spread() copies them to their groups: there are no outputs. */
+#define EPF_HT_GROUPED 2u
+
+/*
+ * Rows bring the number that their rank has given them and, with EPF_HT_GROUPED, those of their entries. At all ranks or at none. Rows then need windows, and
+ * memory between nodes, of one scale more, or 1 + row.topk. Without it a grouped dispatch is one whose grouped rows are known from a dispatch before.
+ */
+#define EPF_HT_NUMBERED 4u
+
 /* A dispatch. */
 struct epf_ht_dispatch {
 	size_t size; /* sizeof(struct epf_ht_dispatch) */
@@ -124,8 +133,8 @@ struct epf_ht_dispatch {
 	uint32_t
 		across; /* rows that cross between nodes, of the rank that has most; the same at all ranks */
 	uint32_t forwarded;    /* rows of links */
-	uint32_t flags;        /* EPF_HT_IF_IT_FITS */
-	uint32_t first_number; /* with out_numbers: of this rank's first token; the others follow */
+	uint32_t flags;        /* EPF_HT_IF_IT_FITS, EPF_HT_GROUPED, EPF_HT_NUMBERED */
+	uint32_t first_number; /* EPF_HT_NUMBERED: of this rank's first token; the others follow */
 	const int32_t *place;
 	const int32_t *matrix;
 	const void *plan;
@@ -137,14 +146,16 @@ struct epf_ht_dispatch {
 	uint64_t scale_stride[2]; /* in words */
 	const int64_t *topk_idx;  /* [tokens][row.topk] */
 	const float *weights;     /* [tokens][row.topk], or NULL */
+	const int32_t *
+		numbers; /* EPF_HT_NUMBERED | EPF_HT_GROUPED: [tokens][row.topk], of epf_ht_number() */
 	/* Outputs. Rows behind the last one that arrives are not written, but for out_index: -1 */
 	void *out;        /* [received][row.bytes], 16-byte aligned */
 	void *out_scales; /* word w of a row's scales at [row * out_stride[0] + w * out_stride[1]] */
 	uint64_t out_stride[2]; /* in words */
 	uint32_t *
-		out_numbers; /* [received]: the number that its rank has given each row; at all ranks or at none. NULL: none. Rows then need windows, and memory between nodes, of one scale more */
-	int64_t *out_index;  /* [received][row.topk]: experts as this rank numbers them, or -1 */
-	float *out_weights;  /* [received][row.topk]: 0 where out_index is -1 */
+		out_numbers; /* EPF_HT_NUMBERED: [received]: the number that its rank has given each row */
+	int64_t *out_index; /* [received][row.topk]: experts as this rank numbers them, or -1 */
+	float *out_weights; /* [received][row.topk]: 0 where out_index is -1 */
 };
 
 /* A combine of BF16 rows. */
@@ -171,50 +182,94 @@ struct epf_ht_combine {
 };
 
 /*
- * Rows grouped by expert: `slots` says which grouped row holds each entry of the rows that a dispatch received. The caller chooses the order; a grouped row
- * belongs to at most one entry.
+ * Rows grouped by expert, one for each entry, groups in ascending expert, in each the order of the rows: epf_ht_number() and epf_ht_notify(), an
+ * epf_ht_dispatch() with EPF_HT_GROUPED, epf_ht_groups() and epf_ht_spread(). A spread runs beside its dispatch: launch it behind it, on another stream that has
+ * waited for what is in front of the dispatch, and let nothing follow that has not waited for both. Every grouped dispatch that moves rows needs one.
  */
-struct epf_ht_group {
-	size_t size; /* sizeof(struct epf_ht_group) */
-	uint32_t row_bytes;
-	uint32_t scale_words; /* spread: scales of a row, 4 bytes each; 0: none */
-	uint32_t topk;
-	uint32_t rows;
-	uint32_t grouped; /* number of grouped rows */
-	uint32_t blocks;  /* multiprocessors to use at most; 0: all */
-	const int32_t *
-		slots; /* [rows][topk]: the grouped row of each entry; negative, or not below grouped: none */
-	const void *
-		x; /* spread: [rows][row_bytes]; fold: BF16 [grouped][row_bytes]; 16-byte aligned */
-	const void *
-		scales; /* word w of a row's scales at [row * scale_stride[0] + w * scale_stride[1]] */
-	uint64_t scale_stride[2]; /* in words */
-	uint64_t out_stride[2];   /* the same of out_scales */
-	const float *weights;     /* spread: [rows][topk]; fold: [grouped]; or NULL */
-	/* Outputs. Spread leaves grouped rows without an entry unwritten. Fold writes weight 0 for an entry without a grouped row, and leaves rows without any unwritten. */
-	void *out; /* spread: [grouped][row_bytes]; fold: [rows][row_bytes]; 16-byte aligned */
-	void *out_scales;   /* spread */
-	float *out_weights; /* spread: [grouped]; fold: [rows][topk] */
-};
 
 /* Parts that entries are shared out in, at most. */
 #define EPF_HT_PLACE_PARTS 128u
 
-/* Where the entries of received rows go when rows are grouped by expert: groups in ascending expert, entries in the order of the rows within a group. */
-struct epf_ht_places {
-	size_t size; /* sizeof(struct epf_ht_places) */
-	uint32_t rows;
+/* Numbers of the entries of this rank's tokens: how many entries of the same expert come before, in the order of tokens and top-k. */
+struct epf_ht_number {
+	size_t size; /* sizeof(struct epf_ht_number) */
+	uint32_t tokens;
 	uint32_t topk;
+	uint32_t experts; /* of all ranks */
+	uint32_t reserved;
+	const int64_t *topk_idx; /* [tokens][topk]: an expert; others, as -1: none */
+	int32_t *
+		work; /* [EPF_HT_PLACE_PARTS][experts, at most EPF_HT_LOCAL_MAX] of device memory */
+	int32_t *numbers; /* [tokens][topk]: written where there is an expert */
+};
+
+/* Where the groups lie, from what the last epf_ht_notify() exchanged. */
+struct epf_ht_groups {
+	size_t size;      /* sizeof(struct epf_ht_groups) */
 	uint32_t experts; /* of this rank */
 	uint32_t align;   /* each group begins at a multiple of it; 0: 1 */
-	const int64_t *
-		index; /* [rows][topk]: the expert of an entry, in local numbers; others, as -1: none */
-	int32_t *work; /* [EPF_HT_PLACE_PARTS][experts] of device memory: the counts of parts */
 	/* Outputs. */
-	int32_t *slots;   /* [rows][topk]: the grouped row of an entry, or -1; or NULL */
+	int32_t *
+		starts; /* [ranks][experts]: the grouped row of a rank's first entry of an expert */
 	int32_t *counts;  /* [experts]: entries */
 	int32_t *ends;    /* [experts]: one past the last entry of a group */
 	int32_t *aligned; /* [experts]: one past the last row of a group: a multiple of align */
+};
+
+/* Grouped rows that no entry has are zeros; otherwise only their weights are. */
+#define EPF_HT_ZERO 1u
+
+struct epf_ht_spread {
+	size_t size; /* sizeof(struct epf_ht_spread) */
+	struct epf_ht_row
+		row; /* as the dispatch, with all that follows down to `numbers`, but rows, grouped, blocks and flags */
+	uint32_t local;
+	uint32_t room;
+	uint32_t tokens;
+	uint32_t rows;    /* of slots and out_numbers: those that can arrive, at least */
+	uint32_t grouped; /* of the outputs */
+	uint32_t blocks;  /* multiprocessors to use at most; 0: half of them */
+	uint32_t flags;   /* EPF_HT_ZERO */
+	uint32_t first_number;
+	uint32_t reserved;
+	const int32_t *place;
+	const int32_t *matrix;
+	const void *x;
+	const void *scales;
+	uint64_t scale_stride[2];
+	const int64_t *topk_idx;
+	const float *weights;
+	const int32_t *numbers;
+	const int32_t *
+		starts; /* of epf_ht_groups(), as the next two; NULL: slots are known, and the dispatch was without EPF_HT_NUMBERED */
+	const int32_t *ends;
+	const int32_t *aligned;
+	int32_t *
+		slots; /* [rows][row.topk]: the grouped row of each entry, or -1. With starts they are written */
+	/* Outputs. */
+	void *out;        /* [grouped][row.bytes], 16-byte aligned */
+	void *out_scales; /* word w of a row's scales at [row * out_stride[0] + w * out_stride[1]] */
+	uint64_t out_stride[2]; /* in words */
+	uint32_t *out_numbers;  /* with starts: [rows]: as of a dispatch; or NULL */
+	float *out_weights;     /* [grouped], or NULL */
+};
+
+/* Back: a row of BF16 for each received one, the sum of its entries' rows. A grouped row belongs to at most one entry. */
+struct epf_ht_fold {
+	size_t size; /* sizeof(struct epf_ht_fold) */
+	uint32_t row_bytes;
+	uint32_t topk;
+	uint32_t rows;
+	uint32_t grouped; /* number of grouped rows */
+	uint32_t blocks;  /* multiprocessors to use at most; 0: all */
+	uint32_t reserved;
+	const int32_t *
+		slots; /* [rows][topk]: the grouped row of each entry; negative, or not below grouped: none */
+	const void *x;        /* [grouped][row_bytes], 16-byte aligned */
+	const float *weights; /* [grouped], or NULL */
+	/* Outputs. */
+	void *out; /* [rows][row_bytes], 16-byte aligned; rows without an entry are left unwritten */
+	float *out_weights; /* [rows][topk]: 0 for an entry without a grouped row */
 };
 
 /* Returns the bytes of control memory. A pure function. */
@@ -294,16 +349,13 @@ int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host);
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream);
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream);
 
-/* Numbers the entries of rows by expert. Waits for no rank. Returns 0, or -EINVAL for an invalid argument. */
-int epf_ht_places(struct epf_ht *ht, const struct epf_ht_places *p, void *stream);
+/* Each returns 0, or -EINVAL for an invalid argument, and waits for no rank; a spread waits for what its dispatch waits for. */
+int epf_ht_number(struct epf_ht *ht, const struct epf_ht_number *n, void *stream);
+int epf_ht_groups(struct epf_ht *ht, const struct epf_ht_groups *g, void *stream);
+int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_spread *s, void *stream);
 
-/*
- * Copies rows to the grouped rows of their entries, with scales and weights. Waits for no rank. Returns 0, or -EINVAL for an invalid argument.
- */
-int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream);
-
-/* The reverse: row = bf16(acc), acc = +0; for each entry in the order of top-k: acc = acc + float(grouped row), FP32. Returns as epf_ht_spread(). */
-int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_group *g, void *stream);
+/* row = bf16(acc), acc = +0; for each entry in the order of top-k: acc = acc + float(grouped row), FP32. */
+int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_fold *f, void *stream);
 
 /*
  * Streams in order, for programs that put calls into several. Each returns 0 or an error of epf.h; the caller waits for nothing. On a CPU, where calls have

@@ -507,7 +507,7 @@ EPF_DEV_FN void ht_combine(const struct ht_job *j)
 			ht_phase(j, EPF_WHY_MOVE);
 	}
 	ht_add_tokens(j, &c);
-	ht_end(j, call);
+	ht_end(j, call, 0);
 }
 
 #endif

@@ -9,6 +9,24 @@
 
 #include "kernels/ht/epf_ht_rows.cuh"
 
+/* ---- parts: what is known of how far the warps of a block are ---- */
+
+/* How many of the warps that write rows have written a part, of each part. */
+EPF_DEV_FN uint32_t *ht_written(void)
+{
+	EPF_DEV_SHARED uint32_t written[HT_PARTS];
+
+	return written;
+}
+
+/* This warp has written what it writes of a part. */
+EPF_DEV_FN void ht_pass_part(uint32_t part)
+{
+	epf_warp_barrier();
+	if (epf_lane() == 0)
+		epf_add32_release_block(&ht_written()[part], 1u);
+}
+
 /* ---- rows between nodes ---- */
 
 /* One chunk of a token's row, to where it is sent to a node from; with the first, all that travels with it. A warp. */
@@ -231,6 +249,8 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 	uint64_t before = 0;
 
 	ht_check_room(j, rows, j->received);
+	if (j->grouped)
+		return;
 	for (uint32_t s = 0; s < j->ranks; s++) {
 		uint32_t first = ht_rows_until(j, s - 1u, j->rank);
 		uint32_t end = ht_rows_until(j, s, j->rank);
@@ -353,8 +373,14 @@ EPF_DEV_COLD void ht_withdraw(const struct ht_job *j, uint64_t call)
 	epf_warp_barrier();
 }
 
-/* Ends it: nothing of this call is read any more. */
-EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call)
+/* Grouped dispatches before this one; before the first barrier, for a spread counts this one when it has seen all blocks of the dispatch tell their rows. */
+EPF_DEV_FN uint64_t ht_grouped(const struct ht_job *j)
+{
+	return epf_ld_relaxed_gpu(&ht_state_of(j)->grouped);
+}
+
+/* Ends it: nothing of this call is read any more, but by the spread of a grouped dispatch, number `grouped`. */
+EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call, uint64_t grouped)
 {
 	struct ht_state *s = ht_state_of(j);
 	int last = ht_last_block(j, &s->done[1], j->nodes > 1);
@@ -371,6 +397,8 @@ EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call)
 		epf_st_relaxed_gpu(&s->next, 0);
 		epf_st_relaxed_gpu(&s->taken, 0);
 		epf_st_relaxed_gpu(&s->moved, call + 1u);
+		if (j->grouped)
+			epf_st_release_gpu(&s->ended, grouped + 1u);
 	}
 }
 
@@ -383,21 +411,116 @@ EPF_DEV_FN int ht_crosses(const struct ht_job *j)
 	return ht_net_fits(j);
 }
 
-/* Rows of this rank's tokens, to the ranks of its node. */
-EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c)
-{
-	uint32_t items = j->tokens * c->count, each = ht_group_chunks(items, ht_warps(j));
-	struct ht_taken t = ht_take_first(j, ht_warps(j), (items + each - 1u) / each);
+#define HT_SCAN 32u /* tokens that are looked at for the next row for a rank */
 
-	for (; t.group < t.groups; ht_take_next(&t))
-		for (uint32_t i = (uint32_t)t.group * each;
-		     i < items && i < ((uint32_t)t.group + 1u) * each; i++)
+/* How many of this rank's rows for another are of the tokens before this one; UINT32_MAX: that is not found soon. */
+EPF_DEV_FN uint32_t ht_rows_before(const struct ht_job *j, uint32_t token, uint32_t rank)
+{
+	for (uint32_t i = 0; i < HT_SCAN && token + i < j->tokens; i++) {
+		int32_t place =
+			HT_AT(const int32_t, j->place)[(uint64_t)(token + i) * j->ranks + rank];
+
+		if (place >= 0)
+			return (uint32_t)place;
+	}
+	if (token + HT_SCAN < j->tokens)
+		return UINT32_MAX;
+	return ht_rows_until(j, j->rank, rank) - ht_rows_until(j, j->rank - 1u, rank);
+}
+
+/* Tells the ranks of this node that the rows of the tokens before this one are in their windows. A warp of the last block that has written some. */
+EPF_DEV_FN void ht_tell_so_far(const struct ht_job *j, uint64_t call, uint64_t grouped,
+			       uint32_t token)
+{
+	epf_fence_sys();
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
+		uint32_t rank = ht_mate(j, i), rows = ht_rows_before(j, token, rank);
+		const struct ht_peer *p = ht_peer_of(j, rank);
+
+		if (rows != UINT32_MAX && epf_ld_relaxed_gpu(&p->skipped) != call + 1u)
+			epf_st_relaxed_sys(
+				ht_word_at(j, p->control, HT_READY, j->rank, HT_READY_SO_FAR),
+				(grouped + 1u) << 32 | rows);
+	}
+}
+
+/* Is this block the last one that has written a part? A warp, when all warps of the block have written it. */
+EPF_DEV_FN int ht_last_of_part(const struct ht_job *j, uint32_t part)
+{
+	uint64_t *blocks = &ht_state_of(j)->parts[part];
+	int last = 0;
+
+	if (epf_lane() == 0) {
+		epf_fence_sys();
+		last = epf_add_gpu(blocks, 1) == (uint64_t)j->blocks - 1u;
+		if (last)
+			epf_st_relaxed_gpu(blocks, 0);
+	}
+	return epf_warp_result(last);
+}
+
+/* Groups of chunks, shared out in parts of neighbours, after each of which the other ranks are told how many rows there are. */
+struct ht_telling {
+	uint32_t warps; /* of a block, that send */
+	uint32_t each;  /* chunks of a group */
+	uint32_t groups;
+};
+
+EPF_DEV_FN uint32_t ht_told_end(const struct ht_job *j, const struct ht_telling *t, uint32_t part)
+{
+	return (uint32_t)((uint64_t)t->groups * (part + 1u) / j->told);
+}
+
+/* The warp that sends nothing, and tells. Parts of other blocks may be told a little later than their successors: who looks takes the most it has seen. */
+EPF_DEV_FN void ht_keep_telling(const struct ht_job *j, const struct ht_chunks *c,
+				const struct ht_telling *t, uint64_t call, uint64_t grouped)
+{
+	for (uint32_t part = 0; part < j->told;) {
+		int written =
+			epf_lane() == 0 && epf_ld32_acquire_block(&ht_written()[part]) >= t->warps;
+		uint32_t token = ht_told_end(j, t, part) * t->each / c->count;
+
+		if (!epf_warp_result(written)) {
+			epf_pause();
+			continue;
+		}
+		if (ht_last_of_part(j, part))
+			ht_tell_so_far(j, call, grouped,
+				       part + 1u < j->told && token < j->tokens ? token
+										: j->tokens);
+		part++;
+	}
+}
+
+/* Rows of this rank's tokens, to the ranks of its node. */
+EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c, uint64_t call,
+			     uint64_t grouped)
+{
+	uint32_t items = j->tokens * c->count, part = 0;
+	struct ht_telling k = { j->threads / LL_LANES - (j->told != 0), 0, 0 };
+	struct ht_taken t;
+
+	k.each = ht_group_chunks(items, k.warps * j->blocks);
+	k.groups = (items + k.each - 1u) / k.each;
+	if (epf_thread_in_block() / LL_LANES >= k.warps) {
+		ht_keep_telling(j, c, &k, call, grouped);
+		return;
+	}
+	for (t = ht_take_first(j, k.warps * j->blocks, k.groups); t.group < t.groups;
+	     ht_take_next(&t)) {
+		for (; part < j->told && ht_told_end(j, &k, part) <= t.group; part++)
+			ht_pass_part(part);
+		for (uint32_t i = (uint32_t)t.group * k.each;
+		     i < items && i < ((uint32_t)t.group + 1u) * k.each; i++)
 			ht_send_chunk(j, c, i / c->count, i % c->count);
+	}
+	for (; part < j->told; part++)
+		ht_pass_part(part);
 }
 
 EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
 {
-	uint64_t call = ht_moved(j);
+	uint64_t call = ht_moved(j), grouped = ht_grouped(j);
 	struct ht_chunks c;
 	int crosses;
 
@@ -405,17 +528,19 @@ EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
 		return;
 	c = ht_chunks(j);
 	crosses = ht_crosses(j);
+	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
+		ht_written()[i] = 0;
 	ht_mark_members(j, 1);
 	ht_meet(j, call);
 	ht_mark_targets(j, call, 1);
 	if (crosses)
 		ht_send_across(j);
-	ht_send_rows(j, &c);
+	ht_send_rows(j, &c, call, grouped);
 	if (crosses)
 		ht_forward(j, call);
 	ht_exchange(j, call);
 	ht_receive_rows(j);
-	ht_end(j, call);
+	ht_end(j, call, grouped);
 }
 
 #endif

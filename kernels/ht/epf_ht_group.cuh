@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows grouped by expert: entries are numbered by expert; received rows are copied to the places of their entries; on the way back each received row becomes the
- * sum of its entries' rows. The kernels stay on this rank and wait for nobody. A row is read once and written once per entry, and the other way round.
+ * Rows grouped by expert. The sender numbers the entries of its tokens by expert, and the numbers travel with the rows, which a grouped dispatch leaves in the
+ * window. A spread, which runs beside it on other multiprocessors, copies each row to the places of its entries as soon as the row is there: place = where the
+ * entries of that sender and expert begin + the entry's number. A row is read once and written once per entry; on the way back, where each received row becomes
+ * the sum of its entries' rows, the other way round. What a spread waits for is set by the dispatch, whose waits end by their deadlines.
  */
 #ifndef EPF_KERNELS_HT_GROUP_CUH
 #define EPF_KERNELS_HT_GROUP_CUH
 
 #include "kernels/ht/epf_ht_combine.cuh"
 
-/* ---- places: entries are shared out among blocks in parts of neighbours; a kernel that counts, and one that numbers ---- */
+/* ---- numbers: entries are shared out among blocks in parts of neighbours; a kernel that counts, and one that numbers ---- */
 
 struct ht_run {
 	uint32_t first;
@@ -24,11 +26,12 @@ EPF_DEV_FN struct ht_run ht_entries_of_part(const struct ht_job *j, uint32_t par
 	return r;
 }
 
-/* The expert of an entry, or j->local: none. */
+/* Which of the experts an entry is of, or j->local: none. */
 EPF_DEV_FN uint32_t ht_expert_of(const struct ht_job *j, struct ht_run r, uint32_t at)
 {
 	uint64_t e = at < r.end ? (uint64_t)HT_AT(const int64_t, j->topk_idx)[at] : UINT64_MAX;
 
+	e -= j->first_expert;
 	return e < j->local ? (uint32_t)e : j->local;
 }
 
@@ -64,59 +67,22 @@ EPF_DEV_FN void ht_tally(const struct ht_job *j)
 		ht_tally_of(j, epf_block_number())[e] = tally[e];
 }
 
-EPF_DEV_FN uint32_t ht_align_up(const struct ht_job *j, uint32_t rows)
+/* Entries of an expert in the parts in front of one. */
+EPF_DEV_FN uint32_t ht_sum_tally(const struct ht_job *j, uint32_t expert, uint32_t part)
 {
-	return (rows + j->align - 1u) / j->align * j->align;
-}
+	uint32_t before = 0;
 
-/* Entries of an expert; in *before those in the parts in front of one. */
-EPF_DEV_FN uint32_t ht_sum_tally(const struct ht_job *j, uint32_t expert, uint32_t part,
-				 uint32_t *before)
-{
-	uint32_t sum = 0;
-
-	*before = 0;
-	for (uint32_t first = 0; first < j->parts; first += HT_AHEAD) {
+	for (uint32_t first = 0; first < part; first += HT_AHEAD) {
 		uint32_t n[HT_AHEAD];
 
 		LL_UNROLL
 		for (uint32_t i = 0; i < HT_AHEAD; i++)
-			n[i] = first + i < j->parts ? ht_tally_of(j, first + i)[expert] : 0;
+			n[i] = first + i < part ? ht_tally_of(j, first + i)[expert] : 0;
 		LL_UNROLL
-		for (uint32_t i = 0; i < HT_AHEAD; i++) {
-			*before += first + i < part ? n[i] : 0;
-			sum += n[i];
-		}
+		for (uint32_t i = 0; i < HT_AHEAD; i++)
+			before += n[i];
 	}
-	return sum;
-}
-
-/* The grouped row of the first entry that a part has of each expert, in next[local]. The first part's block gives the numbers of the groups. */
-EPF_DEV_FN void ht_begin_part(const struct ht_job *j, uint32_t part, uint32_t *next)
-{
-	uint32_t *rows = ht_entries();
-
-	epf_block_barrier();
-	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads) {
-		uint32_t all = ht_sum_tally(j, e, part, &next[e]);
-
-		rows[e] = ht_align_up(j, all);
-		if (part == 0)
-			HT_AT(uint32_t, j->per_expert)[e] = all;
-	}
-	epf_block_barrier();
-	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads) {
-		uint32_t begin = 0;
-
-		for (uint32_t i = 0; i < e; i++)
-			begin += rows[i];
-		next[e] += begin;
-		if (part != 0)
-			continue;
-		HT_AT(uint32_t, j->ends[0])[e] = begin + HT_AT(uint32_t, j->per_expert)[e];
-		HT_AT(uint32_t, j->ends[1])[e] = begin + rows[e];
-	}
-	epf_block_barrier();
+	return before;
 }
 
 /* The lanes whose entries are of the same expert as this one's. */
@@ -149,19 +115,122 @@ EPF_DEV_FN void ht_number_part(const struct ht_job *j, struct ht_run r, uint32_t
 				next[e] += epf_lanes_count(alike);
 			epf_block_barrier();
 		}
-		if (at < r.end)
-			HT_AT(int32_t, j->place)[at] = e < j->local ? (int32_t)slot : -1;
+		if (e < j->local)
+			HT_AT(uint32_t, j->numbers)[at] = slot;
 	}
 }
 
 EPF_DEV_FN void ht_places(const struct ht_job *j)
 {
-	EPF_DEV_SHARED uint32_t next[HT_LOCAL_MAX];
-	uint32_t part = epf_block_number();
+	uint32_t *next = ht_entries(), part = epf_block_number();
 
-	ht_begin_part(j, part, next);
-	if (j->place)
-		ht_number_part(j, ht_entries_of_part(j, part), next);
+	epf_block_barrier();
+	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
+		next[e] = ht_sum_tally(j, e, part);
+	epf_block_barrier();
+	ht_number_part(j, ht_entries_of_part(j, part), next);
+}
+
+/* ---- groups: where they lie, from what the last exchange of counts has brought ---- */
+
+EPF_DEV_FN uint32_t ht_align_up(const struct ht_job *j, uint32_t rows)
+{
+	return (rows + j->align - 1u) / j->align * j->align;
+}
+
+/* One block. */
+EPF_DEV_FN void ht_groups(const struct ht_job *j)
+{
+	uint64_t call = epf_ld_relaxed_gpu(&ht_state_of(j)->counted) - 1u;
+	uint32_t *starts = HT_AT(uint32_t, j->starts), *entries = ht_entries();
+
+	epf_block_barrier();
+	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads) {
+		uint32_t sum = 0;
+
+		for (uint32_t s = 0; s < j->ranks; s++) {
+			starts[s * j->local + e] = sum;
+			sum += ht_counts_of(j, call, s)[ht_counts_experts(j) + e];
+		}
+		entries[e] = sum;
+	}
+	epf_block_barrier();
+	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads) {
+		uint32_t begin = 0;
+
+		for (uint32_t i = 0; i < e; i++)
+			begin += ht_align_up(j, entries[i]);
+		for (uint32_t s = 0; s < j->ranks; s++)
+			starts[s * j->local + e] += begin;
+		HT_AT(uint32_t, j->per_expert)[e] = entries[e];
+		HT_AT(uint32_t, j->ends[0])[e] = begin + entries[e];
+		HT_AT(uint32_t, j->ends[1])[e] = begin + ht_align_up(j, entries[e]);
+	}
+}
+
+/* ---- spread: what has arrived ---- */
+
+#define HT_STRIPES \
+ 16u /* in which the rows of all ranks are copied, so that those of one are not waited for while others are there */
+#define HT_STRIPE_RANKS 64u /* more of them are copied one after the other */
+
+/* Rows of each member of this node that are in the window; behind them, those of ranks of other nodes. Until then 0, when all are there UINT32_MAX. */
+EPF_DEV_FN uint32_t *ht_arrived(void)
+{
+	EPF_DEV_SHARED uint32_t arrived[HT_NODE_MAX + 1u];
+
+	return arrived;
+}
+
+/* Looks for rows of a member that have arrived. Returns whether it may send more. */
+EPF_DEV_FN int ht_look_for_rows(const struct ht_job *j, uint64_t grouped, uint32_t member)
+{
+	uint32_t rank = ht_mate(j, member), *arrived = &ht_arrived()[member];
+	const uint64_t *word = ht_word_at(j, j->control, HT_READY, rank, HT_READY_SO_FAR);
+	uint64_t seen = epf_ld_relaxed_sys(word);
+	uint32_t all = ht_rows_until(j, rank, j->rank) - ht_rows_until(j, rank - 1u, j->rank);
+
+	if (seen >> 32 != grouped + 1u)
+		return 1;
+	if ((uint32_t)seen > *arrived) {
+		(void)epf_ld_acquire_sys(word);
+		epf_st32_release_block(arrived, (uint32_t)seen);
+	}
+	return (uint32_t)seen < all;
+}
+
+/* Says what has arrived, until all has or the dispatch has ended. The warp of a block that copies nothing until then. */
+EPF_DEV_FN void ht_watch(const struct ht_job *j, uint64_t grouped)
+{
+	const uint64_t *ended = &ht_state_of(j)->ended;
+	int is_over = 0;
+
+	while (!is_over) {
+		int more = j->nodes > 1;
+
+		/* As above: acquiring empties the first-level cache. */
+		is_over = epf_warp_result(epf_lane() == 0 &&
+					  epf_ld_relaxed_gpu(ended) >= grouped + 1u &&
+					  epf_ld_acquire_gpu(ended) >= grouped + 1u);
+		for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
+			more |= ht_look_for_rows(j, grouped, m);
+		if (!epf_lanes_where(more))
+			break;
+		epf_pause();
+	}
+	epf_warp_barrier();
+	for (uint32_t m = epf_lane(); m < ht_mates(j) + 1u; m += LL_LANES)
+		if (is_over || m < ht_mates(j))
+			epf_st32_release_block(&ht_arrived()[m], UINT32_MAX);
+}
+
+/* Waits until row number `row` of a rank has arrived. A warp. */
+EPF_DEV_FN void ht_wait_arrived(const struct ht_job *j, uint32_t rank, uint32_t row)
+{
+	uint32_t at = ht_is_mate(j, rank) ? ht_mate_index(j, rank) : ht_mates(j);
+
+	while (epf_ld32_acquire_block(&ht_arrived()[at]) <= row)
+		epf_pause();
 }
 
 /* ---- spread and fold ---- */
@@ -169,51 +238,207 @@ EPF_DEV_FN void ht_places(const struct ht_job *j)
 /* The grouped row of entry k of a row, or UINT32_MAX. */
 EPF_DEV_FN uint32_t ht_slot(const struct ht_job *j, uint32_t row, uint32_t k)
 {
-	int32_t slot = HT_AT(const int32_t, j->place)[(uint64_t)row * j->topk + k];
+	int32_t slot = HT_AT(const int32_t, j->slots)[(uint64_t)row * j->topk + k];
 
-	return slot < 0 || (uint32_t)slot >= j->received ? UINT32_MAX : (uint32_t)slot;
+	return slot < 0 || (uint32_t)slot >= j->groups ? UINT32_MAX : (uint32_t)slot;
 }
 
-/* Scales of a row, and the weight of one of its entries, to a grouped row. A warp. */
-EPF_DEV_FN void ht_spread_extras(const struct ht_job *j, uint32_t row, uint32_t k, uint32_t slot)
+/* A row that is copied: where it lies, with what belongs to it. */
+struct ht_given {
+	uint64_t at;
+	struct ht_extras
+		e; /* index: of this rank's tokens int64, of all experts; in the window int32, of this rank's */
+	uint32_t row; /* its number among those received */
+	uint32_t source;
+};
+
+/* Of a token of this rank. */
+EPF_DEV_FN struct ht_given ht_given_own(const struct ht_job *j, uint32_t token, uint32_t row)
 {
-	for (uint32_t i = epf_lane(); i < j->scale_words; i += LL_LANES)
+	struct ht_given g;
+
+	g.at = j->x + (uint64_t)token * j->row_bytes;
+	g.e = ht_extras_of(j, token);
+	g.row = row;
+	g.source = j->rank;
+	return g;
+}
+
+/* In the window. */
+EPF_DEV_FN struct ht_given ht_given_in(const struct ht_job *j, uint32_t source, uint32_t row)
+{
+	uint64_t window = ht_window(j);
+	struct ht_given g;
+
+	g.at = window + j->lay.rows + (uint64_t)row * j->row_bytes;
+	g.e.scales = window + j->lay.scales + (uint64_t)row * j->scale_words * 4u;
+	g.e.stride = 1;
+	g.e.index = window + j->lay.index + (uint64_t)row * j->topk * 4u;
+	g.e.weights = window + j->lay.weights + (uint64_t)row * j->topk * 4u;
+	g.e.words = j->scale_words - j->numbered;
+	g.e.entries = g.e.scales + (g.e.words + 1u) * 4u;
+	g.e.number = j->numbered ? HT_AT(const uint32_t, g.e.scales)[g.e.words] : 0;
+	g.row = row;
+	g.source = source;
+	return g;
+}
+
+/* Where entry k goes, or UINT32_MAX; notes it, if it was not known. */
+EPF_DEV_FN uint32_t ht_slot_of(const struct ht_job *j, const struct ht_given *g, uint32_t k,
+			       int note)
+{
+	uint32_t slot = UINT32_MAX;
+	int64_t expert;
+
+	if (!j->starts)
+		return ht_slot(j, g->row, k);
+	expert = g->source == j->rank
+			 ? HT_AT(const int64_t, g->e.index)[k] - (int64_t)j->rank * j->local
+			 : HT_AT(const int32_t, g->e.index)[k];
+	if (expert >= 0 && expert < (int64_t)j->local)
+		slot = HT_AT(const uint32_t, j->starts)[g->source * j->local + (uint32_t)expert] +
+		       HT_AT(const uint32_t, g->e.entries)[k];
+	if (slot >= j->groups)
+		slot = UINT32_MAX;
+	if (note)
+		HT_AT(uint32_t, j->slots)[(uint64_t)g->row * j->topk + k] = slot;
+	return slot;
+}
+
+/* Scales, and the weight of entry k, to a grouped row. A warp. */
+EPF_DEV_FN void ht_spread_extras(const struct ht_job *j, const struct ht_given *g, uint32_t k,
+				 uint32_t slot)
+{
+	for (uint32_t i = epf_lane(); i < g->e.words; i += LL_LANES)
 		HT_AT(uint32_t, j->out_scales)
-	[slot * j->out_stride[0] + i * j->out_stride[1]] =
-		HT_AT(const uint32_t, j->scales)[row * j->scale_stride[0] + i * j->scale_stride[1]];
-	if (epf_lane() == 0 && j->weights)
-		HT_AT(uint32_t, j->out_weights)
-	[slot] = HT_AT(const uint32_t, j->weights)[(uint64_t)row * j->topk + k];
+	[slot * j->out_stride[0] + i * j->out_stride[1]] = ht_extra_word(&g->e, i);
+	if (epf_lane() == 0 && j->out_weights)
+		HT_AT(uint32_t, j->out_weights)[slot] = HT_AT(const uint32_t, g->e.weights)[k];
 }
 
 /* One chunk of a row, to the grouped rows of its entries. A warp. */
-EPF_DEV_FN void ht_spread_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t row,
-				uint32_t chunk)
+EPF_DEV_FN void ht_spread_chunk(const struct ht_job *j, const struct ht_chunks *c,
+				const struct ht_given *g, uint32_t chunk)
 {
+	epf_lanes all = epf_lanes_where(1), to;
 	struct ht_chunk p;
-	int is_loaded = 0;
 
-	for (uint32_t k = 0; k < j->topk; k++) {
-		uint32_t slot = ht_slot(j, row, k);
+	ht_load(c, &p, chunk, g->at);
+	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
+		uint32_t k = first + epf_lane();
+		uint32_t slot = k < j->topk ? ht_slot_of(j, g, k, chunk == 0) : UINT32_MAX;
 
-		if (slot == UINT32_MAX)
-			continue;
-		if (!is_loaded)
-			ht_load(c, &p, chunk, j->x + (uint64_t)row * j->row_bytes);
-		is_loaded = 1;
-		ht_store(c, &p, chunk, j->out + (uint64_t)slot * j->row_bytes);
-		if (chunk == 0)
-			ht_spread_extras(j, row, k, slot);
+		for (to = epf_lanes_where(slot != UINT32_MAX); to; to &= to - 1u) {
+			uint32_t lane = epf_lanes_first(to);
+			uint32_t at = (uint32_t)epf_lanes_get(all, slot, lane);
+
+			ht_store_once(c, &p, chunk, j->out + (uint64_t)at * j->row_bytes);
+			if (chunk == 0)
+				ht_spread_extras(j, g, first + lane, at);
+		}
 	}
+	if (chunk == 0 && epf_lane() == 0 && j->out_numbers)
+		HT_AT(uint32_t, j->out_numbers)[g->row] = g->e.number;
+}
+
+/* Number `n` of a source, of this rank's tokens one that may have no row. Waits until it is there. A warp. */
+EPF_DEV_FN void ht_spread_number(const struct ht_job *j, const struct ht_chunks *c, uint32_t source,
+				 uint32_t n, uint32_t chunk)
+{
+	uint32_t first = ht_rows_until(j, source - 1u, j->rank);
+	struct ht_given g;
+
+	if (source == j->rank) {
+		int32_t place = HT_AT(const int32_t, j->place)[(uint64_t)n * j->ranks + source];
+
+		if (place < 0 || first + (uint32_t)place >= j->received)
+			return;
+		g = ht_given_own(j, n, first + (uint32_t)place);
+	} else {
+		if (first + n >= j->received || first + n >= j->room)
+			return;
+		ht_wait_arrived(j, source, n);
+		g = ht_given_in(j, source, first + n);
+	}
+	ht_spread_chunk(j, c, &g, chunk);
+}
+
+/* The warps that copy: the first `warps` of each block. */
+EPF_DEV_FN void ht_spread_rows(const struct ht_job *j, uint32_t warps)
+{
+	struct ht_chunks c = ht_chunks(j);
+	uint32_t stripes = j->ranks > HT_STRIPE_RANKS ? 1u : HT_STRIPES, all = warps * j->blocks;
+	uint64_t before = 0;
+
+	for (uint32_t i = 0; i < stripes * j->ranks; i++) {
+		uint32_t s = (j->rank + i) % j->ranks, stripe = i / j->ranks;
+		uint64_t rows = s == j->rank ? j->tokens
+					     : ht_rows_until(j, s, j->rank) -
+						       ht_rows_until(j, s - 1u, j->rank);
+		uint32_t begin = (uint32_t)(rows * stripe / stripes);
+		uint64_t items = (rows * (stripe + 1u) / stripes - begin) * c.count;
+
+		for (uint64_t n = (ht_warp(j) + all - (uint32_t)(before % all)) % all; n < items;
+		     n += all)
+			ht_spread_number(j, &c, s, begin + (uint32_t)(n / c.count),
+					 (uint32_t)(n % c.count));
+		before += items;
+	}
+}
+
+/* A grouped row that no entry has. A warp. */
+EPF_DEV_FN void ht_clear_row(const struct ht_job *j, uint64_t slot)
+{
+	struct ll_vec none = { { 0, 0, 0, 0 } };
+
+	if (epf_lane() == 0 && j->out_weights)
+		HT_AT(uint32_t, j->out_weights)[slot] = 0;
+	for (uint32_t i = epf_lane(); j->zero && i < j->row_bytes / HT_VEC; i += LL_LANES)
+		HT_AT(struct ll_vec, j->out + slot * j->row_bytes)[i] = none;
+	for (uint32_t i = epf_lane(); j->zero && i < j->scale_words - j->numbered; i += LL_LANES)
+		HT_AT(uint32_t, j->out_scales)
+	[slot * j->out_stride[0] + i * j->out_stride[1]] = 0;
+}
+
+/* What no row comes to: grouped rows between groups, and received rows behind the last one, which have no places. */
+EPF_DEV_FN void ht_spread_nothing(const struct ht_job *j)
+{
+	uint32_t rows = ht_rows_until(j, j->ranks - 1u, j->rank);
+
+	for (uint32_t e = ht_warp(j); e < j->local; e += ht_warps(j)) {
+		uint32_t end = HT_AT(const uint32_t, j->ends[1])[e];
+
+		for (uint32_t i = HT_AT(const uint32_t, j->ends[0])[e]; i < end && i < j->groups;
+		     i++)
+			ht_clear_row(j, i);
+	}
+	for (uint64_t i = HT_AT(const uint32_t, j->ends[1])[j->local - 1u] + (uint64_t)ht_warp(j);
+	     i < j->groups; i += ht_warps(j))
+		ht_clear_row(j, i);
+	for (uint64_t i = (uint64_t)rows * j->topk + ht_warp(j) * LL_LANES + epf_lane();
+	     j->starts && i < (uint64_t)j->received * j->topk;
+	     i += (uint64_t)ht_warps(j) * LL_LANES)
+		HT_AT(int32_t, j->slots)[i] = -1;
 }
 
 EPF_DEV_FN void ht_spread(const struct ht_job *j)
 {
-	struct ht_chunks c = ht_chunks(j);
-	uint64_t items = (uint64_t)j->tokens * c.count;
+	uint32_t warps = j->threads / LL_LANES, warp = epf_thread_in_block() / LL_LANES;
+	uint64_t grouped = ht_grouped(j);
 
-	for (uint64_t i = ht_warp(j); i < items; i += ht_warps(j))
-		ht_spread_chunk(j, &c, (uint32_t)(i / c.count), (uint32_t)(i % c.count));
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j) + 1u; m += j->threads)
+		ht_arrived()[m] = 0;
+	if (epf_thread_in_block() == 0)
+		ht_marks()[ht_mate_index(j, j->rank)].window = ht_peer_of(j, j->rank)->window;
+	epf_block_barrier();
+	if (warp == warps - 1u)
+		ht_watch(j, grouped);
+	warps -= warps > 1u;
+	if (warp < warps)
+		ht_spread_rows(j, warps);
+	ht_spread_nothing(j);
+	if (ht_last_of(&ht_state_of(j)->copied, j->blocks, 0) && epf_thread_in_block() == 0)
+		epf_st_relaxed_gpu(&ht_state_of(j)->grouped, grouped + 1u);
 }
 
 /* One chunk of the sum of a row's entries: FP32, from +0, in the order of top-k, rounded once. A row without entries is not written. A warp. */

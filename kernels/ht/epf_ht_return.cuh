@@ -5,14 +5,6 @@
 
 #include "kernels/ht/epf_ht_dispatch.cuh"
 
-/* How many of the warps that write rows have written a part, of each part. */
-EPF_DEV_FN uint32_t *ht_written(void)
-{
-	EPF_DEV_SHARED uint32_t written[HT_PARTS];
-
-	return written;
-}
-
 /* Where part k of so many rows begins. */
 EPF_DEV_FN uint32_t ht_part(const struct ht_job *j, uint32_t rows, uint32_t k)
 {
@@ -94,14 +86,6 @@ EPF_DEV_FN void ht_return_group(const struct ht_job *j, const struct ht_chunks *
 	}
 }
 
-/* This warp has written what it writes of a part. */
-EPF_DEV_FN void ht_pass_part(uint32_t part)
-{
-	epf_warp_barrier();
-	if (epf_lane() == 0)
-		epf_add32_release_block(&ht_written()[part], 1u);
-}
-
 /*
  * Rows of x, to the ranks of this node that add them. The writing warps. They write to all ranks in turn, and each rank begins behind itself: were all to write
  * to the same rank at once, its link would bound them.
@@ -124,16 +108,7 @@ EPF_DEV_FN void ht_return_rows(const struct ht_job *j, const struct ht_chunks *c
 /* Part `part` of this block's rows is written: counts it, and the last block tells the ranks of this node. A warp. */
 EPF_DEV_FN void ht_announce(const struct ht_job *j, uint64_t call, uint32_t part)
 {
-	uint64_t *blocks = &ht_state_of(j)->parts[part];
-	int last = 0;
-
-	if (epf_lane() == 0) {
-		epf_fence_sys();
-		last = epf_add_gpu(blocks, 1) == (uint64_t)j->blocks - 1u;
-		if (last)
-			epf_st_relaxed_gpu(blocks, 0);
-	}
-	if (epf_warp_result(last))
+	if (ht_last_of_part(j, part))
 		ht_tell_rows(j, call, part);
 }
 

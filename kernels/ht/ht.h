@@ -22,6 +22,7 @@ enum ht_kernel {
 	HT_K_COMBINE,
 	HT_K_TALLY,
 	HT_K_PLACES,
+	HT_K_GROUPS,
 	HT_K_SPREAD,
 	HT_K_FOLD,
 	HT_KERNELS,
@@ -58,6 +59,7 @@ struct epf_ht {
 	struct ht_area counts; /* region of counts; with several nodes only */
 	struct ht_area net;    /* region of rows */
 	uint32_t put_bytes;    /* of a command between nodes, at most */
+	int spread_due;        /* a grouped dispatch was launched, and no spread since */
 	uint64_t tickets;      /* notifications that wrote to host memory */
 	uint32_t part_rows;    /* of a combine within a node, at least */
 	uint32_t chunk_tokens; /* whose routing a block looks at, at least, where several can */
@@ -83,6 +85,9 @@ struct ht_record ht_record_of(const struct epf_ht_row *row, uint32_t heads);
 struct ht_plan ht_plan_of(const struct epf_ht *ht, uint32_t tokens);
 
 /* ---- ht_call.c ---- */
+
+/* What all jobs have of the object. */
+struct ht_job ht_job_begin(const struct epf_ht *ht);
 
 int ht_launch(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, void *stream);
 

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { WRITERS = 72 };
+enum { WRITERS = 72, TOLD_ROWS = 64 };
 
-static struct ht_job job_begin(const struct epf_ht *ht)
+struct ht_job ht_job_begin(const struct epf_ht *ht)
 {
 	struct ht_job j = {
 		.ctx = (uintptr_t)epf_gpu_context(ht->ll->gpu),
@@ -98,7 +98,7 @@ static int job_of_routing(struct epf_ht *ht, const struct epf_ht_routing *r, str
 	if (r->topk > EPF_HT_TOPK_MAX)
 		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", r->topk,
 			       EPF_HT_TOPK_MAX);
-	*j = job_begin(ht);
+	*j = ht_job_begin(ht);
 	j->scratch = (uintptr_t)ht->scratch;
 	j->tokens = r->tokens;
 	j->topk = r->topk;
@@ -245,54 +245,86 @@ static int job_of_plan(struct epf_ht *ht, const void *plan, const struct epf_ht_
 	return err;
 }
 
-/* A row with its number. */
-static struct epf_ht_row row_of(const struct epf_ht_dispatch *d)
+/* Words that travel behind a row's scales: its number, and those of its entries. */
+static uint32_t numbered(const struct epf_ht_dispatch *d)
 {
-	struct epf_ht_row row = d->row;
-
-	row.scale_words += d->out_numbers != NULL;
-	return row;
+	if (!(d->flags & EPF_HT_NUMBERED))
+		return 0;
+	return d->flags & EPF_HT_GROUPED ? 1 + d->row.topk : 1;
 }
 
 static int check_window(const struct epf_ht *ht, const struct epf_ht_row *row, uint32_t room)
 {
 	uint64_t bytes = epf_ht_window_bytes(row, room);
 
-	if (ht->node_max == 1 || bytes <= ht->window_bytes)
+	if (bytes <= ht->window_bytes)
 		return 0;
 	return ll_fail(-E2BIG, "%u rows need a window of %llu bytes, there are %llu", room,
 		       (unsigned long long)bytes, (unsigned long long)ht->window_bytes);
 }
 
+/* How often ranks are told how many rows are in their windows: often enough that a spread begins early, rarely enough that it costs little. */
+static uint32_t told_of(const struct epf_ht *ht, uint32_t tokens)
+{
+	uint32_t told = tokens / TOLD_ROWS;
+
+	if (ht->threads / ht->warp < 2)
+		return 0; /* a warp has no other one that tells; a spread waits for the end */
+	return told < 1 ? 1 : told > HT_PARTS ? HT_PARTS : told;
+}
+
+static int check_outputs(const struct epf_ht_dispatch *d)
+{
+	int err = d->received ? given(d->out, "out", HT_VEC) : 0;
+
+	if (!err && d->received && d->row.scale_words)
+		err = given(d->out_scales, "out_scales", 4);
+	if (!err && d->received && d->flags & EPF_HT_NUMBERED)
+		err = given(d->out_numbers, "out_numbers", 4);
+	if (!err && d->received && d->row.topk)
+		err = given(d->out_index, "out_index", 8);
+	return err;
+}
+
+static int check_grouped(const struct epf_ht *ht, const struct epf_ht_dispatch *d)
+{
+	if (!d->row.topk)
+		return ll_fail(-EINVAL, "EPF_HT_GROUPED with rows that have no entries");
+	if (d->flags & EPF_HT_NUMBERED && d->tokens && !d->numbers)
+		return ll_fail(-EINVAL, "EPF_HT_NUMBERED, and numbers are missing");
+	if (ht->spread_due)
+		return ll_fail(
+			-EINVAL,
+			"the rows of the last grouped dispatch are still in the window: epf_ht_spread() first");
+	return 0;
+}
+
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream)
 {
-	struct ht_job j = job_begin(ht);
+	struct ht_job j = ht_job_begin(ht);
 	int err = check_size("dispatch", d->size, sizeof(*d));
+	uint32_t grouped = d->flags & EPF_HT_GROUPED, received = grouped ? d->room : d->received;
 	struct epf_ht_row row = { 0 };
 
-	if (!err)
-		row = row_of(d);
+	if (!err) {
+		row = d->row;
+		row.scale_words += numbered(d);
+	}
 	if (!err && (!d->row.bytes || d->row.bytes % HT_VEC))
 		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
 			      d->row.bytes, HT_VEC);
 	if (!err && d->flags & EPF_HT_IF_IT_FITS && ht->nodes > 1)
 		err = ll_fail(-EINVAL, "EPF_HT_IF_IT_FITS with %u nodes: it is for one", ht->nodes);
-	if (!err)
+	if (!err && (grouped || ht->node_max > 1))
 		err = check_window(ht, &row, d->room);
 	if (!err && d->tokens)
 		err = given(d->x, "x", HT_VEC);
-	if (!err && d->received)
-		err = given(d->out, "out", HT_VEC);
-	if (!err && d->received && d->row.scale_words)
-		err = given(d->out_scales, "out_scales", 4);
-	if (!err && d->received && d->out_numbers)
-		err = given(d->out_numbers, "out_numbers", 4);
-	if (!err && (uint64_t)d->received * row.scale_words > INT32_MAX)
+	if (!err)
+		err = grouped ? check_grouped(ht, d) : check_outputs(d);
+	if (!err && (uint64_t)received * row.scale_words > INT32_MAX)
 		err = ll_fail(-EINVAL,
 			      "%u rows with %u scales each are more than 2^31: give fewer rows",
-			      d->received, row.scale_words);
-	if (!err && d->received && d->row.topk)
-		err = given(d->out_index, "out_index", 8);
+			      received, row.scale_words);
 	if (!err)
 		err = given(d->matrix, "matrix", 4);
 	j.tokens = d->tokens;
@@ -305,16 +337,19 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.if_it_fits = d->flags & EPF_HT_IF_IT_FITS;
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
-	j.segment = d->received ? ht_segment_of(ht, d->out, &j.offset) : 0;
+	j.segment = d->received && !grouped ? ht_segment_of(ht, d->out, &j.offset) : 0;
 	j.lay = ht_layout_of(&row, d->room);
 	j.topk = row.topk;
 	j.local = d->local;
 	j.room = d->room;
 	j.row_bytes = row.bytes;
 	j.scale_words = row.scale_words;
-	j.numbered = d->out_numbers != NULL;
+	j.numbered = numbered(d);
+	j.numbers = (uintptr_t)d->numbers;
 	j.first_number = d->first_number;
-	j.received = d->received;
+	j.grouped = grouped;
+	j.told = grouped ? told_of(ht, d->tokens) : 0;
+	j.received = received;
 	for (int i = 0; i < 2; i++) {
 		j.scale_stride[i] = d->scale_stride[i];
 		j.out_stride[i] = d->out_stride[i];
@@ -330,6 +365,8 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.out_numbers = (uintptr_t)d->out_numbers;
 	j.out_index = (uintptr_t)d->out_index;
 	j.out_weights = (uintptr_t)d->out_weights;
+	/* Whether one that needs not fit moves rows is not known here. */
+	ht->spread_due = grouped && !j.if_it_fits;
 	return launch_move(ht, HT_K_DISPATCH, &j, stream);
 }
 
@@ -360,13 +397,13 @@ static uint32_t writers_of(const struct epf_ht *ht, uint32_t blocks)
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream)
 {
 	struct epf_ht_row row = { .bytes = c->row_bytes, .topk = c->topk };
-	struct ht_job j = job_begin(ht);
+	struct ht_job j = ht_job_begin(ht);
 	int err = check_size("combine", c->size, sizeof(*c));
 
 	if (!err && (!c->row_bytes || c->row_bytes % HT_VEC))
 		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
 			      c->row_bytes, HT_VEC);
-	if (!err)
+	if (!err && ht->node_max > 1)
 		err = check_window(ht, &row, c->room);
 	if (!err && c->received)
 		err = given(c->x, "x", HT_VEC);

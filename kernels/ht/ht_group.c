@@ -4,78 +4,40 @@
 
 #include <errno.h>
 
-static int check(const struct epf_ht_group *g)
+static int check_size(const char *what, size_t size, size_t known)
 {
-	if (g->size != sizeof(*g))
-		return ll_fail(-EINVAL, "size of a group is %zu, this library knows %zu", g->size,
-			       sizeof(*g));
-	if (!g->row_bytes || g->row_bytes % HT_VEC)
-		return ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
-			       g->row_bytes, HT_VEC);
-	if (g->topk > EPF_HT_TOPK_MAX)
-		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", g->topk,
+	return size == known ? 0
+			     : ll_fail(-EINVAL, "size of %s is %zu, this library knows %zu", what,
+				       size, known);
+}
+
+static int check_entries(uint32_t rows, uint32_t topk)
+{
+	if (topk > EPF_HT_TOPK_MAX)
+		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", topk,
 			       EPF_HT_TOPK_MAX);
-	if (g->rows && g->topk && !g->slots)
-		return ll_fail(-EINVAL, "slots are missing");
-	if ((uintptr_t)g->x % HT_VEC || (uintptr_t)g->out % HT_VEC ||
-	    (g->rows && g->grouped && (!g->x || !g->out)))
-		return ll_fail(-EINVAL,
-			       "x is %p and out %p: addresses that are multiples of %u are needed",
-			       g->x, g->out, HT_VEC);
-	if (g->scale_words && (!g->scales || !g->out_scales))
-		return ll_fail(-EINVAL, "rows have %u scales: scales and out_scales are needed",
-			       g->scale_words);
-	if (g->weights && !g->out_weights)
-		return ll_fail(-EINVAL, "weights are given, and out_weights are missing");
+	if (topk && rows > INT32_MAX / topk)
+		return ll_fail(-EINVAL, "%u rows have more than 2^31 entries: give fewer", rows);
 	return 0;
 }
 
-static int run(struct epf_ht *ht, enum ht_kernel kernel, const struct epf_ht_group *g, void *stream)
+static int check_row(uint32_t bytes)
 {
-	struct ht_job j = { 0 };
-	int err = check(g);
-
-	if (err || !g->rows)
-		return err;
-	j.threads = ht->threads;
-	j.blocks = g->blocks && g->blocks < ht->blocks ? g->blocks : ht->blocks;
-	j.tokens = g->rows;
-	j.received = g->grouped;
-	j.topk = g->topk;
-	j.row_bytes = g->row_bytes;
-	j.scale_words = g->scale_words;
-	j.place = (uintptr_t)g->slots;
-	j.x = (uintptr_t)g->x;
-	j.out = (uintptr_t)g->out;
-	j.scales = (uintptr_t)g->scales;
-	j.out_scales = (uintptr_t)g->out_scales;
-	j.weights = (uintptr_t)g->weights;
-	j.out_weights = (uintptr_t)g->out_weights;
-	for (int i = 0; i < 2; i++) {
-		j.scale_stride[i] = g->scale_stride[i];
-		j.out_stride[i] = g->out_stride[i];
-	}
-	return ht_launch(ht, kernel, &j, stream);
+	return bytes && bytes % HT_VEC == 0
+		       ? 0
+		       : ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
+				 bytes, HT_VEC);
 }
 
-static int check_places(const struct epf_ht_places *p)
+static int check_rows(const char *name, const void *at, uint32_t rows)
 {
-	if (p->size != sizeof(*p))
-		return ll_fail(-EINVAL, "size of places is %zu, this library knows %zu", p->size,
-			       sizeof(*p));
-	if (p->topk > EPF_HT_TOPK_MAX)
-		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", p->topk,
-			       EPF_HT_TOPK_MAX);
-	if (p->experts > EPF_HT_LOCAL_MAX)
-		return ll_fail(-EINVAL, "a rank has %u experts: at most %u are possible",
-			       p->experts, EPF_HT_LOCAL_MAX);
-	if (p->topk && p->rows > INT32_MAX / p->topk)
-		return ll_fail(-EINVAL, "%u rows have more than 2^31 entries: give fewer", p->rows);
-	if ((p->rows && p->topk && !p->index) ||
-	    (p->experts && (!p->work || !p->counts || !p->ends || !p->aligned)))
-		return ll_fail(-EINVAL, "index, work, counts, ends and aligned are needed");
-	return 0;
+	return (at || !rows) && (uintptr_t)at % HT_VEC == 0
+		       ? 0
+		       : ll_fail(-EINVAL, "%s is %p: an address is needed, a multiple of %u", name,
+				 at, HT_VEC);
 }
+
+/* ---- numbers ---- */
 
 /* As many as have an entry for each thread of a block. */
 static uint32_t parts_of(uint32_t entries, uint32_t threads)
@@ -85,38 +47,175 @@ static uint32_t parts_of(uint32_t entries, uint32_t threads)
 	return parts < 1 ? 1 : parts > EPF_HT_PLACE_PARTS ? EPF_HT_PLACE_PARTS : parts;
 }
 
-int epf_ht_places(struct epf_ht *ht, const struct epf_ht_places *p, void *stream)
+int epf_ht_number(struct epf_ht *ht, const struct epf_ht_number *n, void *stream)
 {
-	struct ht_job j = { 0 };
-	int err = check_places(p);
+	struct ht_job j = { .threads = ht->threads };
+	int err = check_size("numbers", n->size, sizeof(*n));
 
-	if (err || !p->experts)
+	if (!err)
+		err = check_entries(n->tokens, n->topk);
+	if (!err && n->tokens && n->topk && (!n->topk_idx || !n->work || !n->numbers))
+		err = ll_fail(-EINVAL, "topk_idx, work and numbers are needed");
+	if (err || !n->tokens || !n->topk)
 		return err;
-	j.threads = ht->threads;
-	j.parts = parts_of(p->rows * p->topk, ht->threads);
+	j.parts = parts_of(n->tokens * n->topk, ht->threads);
 	j.blocks = j.parts;
-	j.scratch = (uintptr_t)p->work;
-	j.tokens = p->rows;
-	j.topk = p->topk;
-	j.local = p->experts;
-	j.align = p->align ? p->align : 1;
-	j.topk_idx = (uintptr_t)p->index;
-	j.place = (uintptr_t)p->slots;
-	j.per_expert = (uintptr_t)p->counts;
-	j.ends[0] = (uintptr_t)p->ends;
-	j.ends[1] = (uintptr_t)p->aligned;
-	err = ht_launch(ht, HT_K_TALLY, &j, stream);
-	if (!p->slots)
-		j.blocks = 1; /* the first part's block gives all that is asked for */
-	return err ? err : ht_launch(ht, HT_K_PLACES, &j, stream);
+	j.scratch = (uintptr_t)n->work;
+	j.tokens = n->tokens;
+	j.topk = n->topk;
+	j.topk_idx = (uintptr_t)n->topk_idx;
+	j.numbers = (uintptr_t)n->numbers;
+	/* As many experts at a time as a block has counters for. */
+	for (uint32_t first = 0; first < n->experts && !err; first += EPF_HT_LOCAL_MAX) {
+		uint32_t left = n->experts - first;
+
+		j.first_expert = first;
+		j.local = left < EPF_HT_LOCAL_MAX ? left : EPF_HT_LOCAL_MAX;
+		err = ht_launch(ht, HT_K_TALLY, &j, stream);
+		if (!err)
+			err = ht_launch(ht, HT_K_PLACES, &j, stream);
+	}
+	return err;
 }
 
-int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_group *g, void *stream)
+/* ---- groups, spread and fold ---- */
+
+static int check_local(uint32_t experts)
 {
-	return run(ht, HT_K_SPREAD, g, stream);
+	return experts && experts <= EPF_HT_LOCAL_MAX
+		       ? 0
+		       : ll_fail(-EINVAL, "a rank has %u experts: 1 to %u are possible", experts,
+				 EPF_HT_LOCAL_MAX);
 }
 
-int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_group *g, void *stream)
+int epf_ht_groups(struct epf_ht *ht, const struct epf_ht_groups *g, void *stream)
 {
-	return run(ht, HT_K_FOLD, g, stream);
+	struct ht_job j = ht_job_begin(ht);
+	int err = check_size("groups", g->size, sizeof(*g));
+
+	if (!err)
+		err = check_local(g->experts);
+	if (!err && (!g->starts || !g->counts || !g->ends || !g->aligned))
+		err = ll_fail(-EINVAL, "starts, counts, ends and aligned are needed");
+	if (err)
+		return err;
+	j.blocks = 1;
+	j.local = g->experts;
+	j.align = g->align ? g->align : 1;
+	j.starts = (uintptr_t)g->starts;
+	j.per_expert = (uintptr_t)g->counts;
+	j.ends[0] = (uintptr_t)g->ends;
+	j.ends[1] = (uintptr_t)g->aligned;
+	return ht_launch(ht, HT_K_GROUPS, &j, stream);
+}
+
+static int check_spread(const struct epf_ht_spread *s)
+{
+	int err = check_size("a spread", s->size, sizeof(*s));
+
+	if (!err)
+		err = check_row(s->row.bytes);
+	if (!err)
+		err = check_entries(s->rows, s->row.topk);
+	if (!err)
+		err = check_local(s->local);
+	if (!err && (!s->matrix || !s->ends || !s->aligned))
+		err = ll_fail(-EINVAL, "matrix, ends and aligned are needed");
+	if (!err && s->tokens && s->row.topk && (!s->place || !s->topk_idx))
+		err = ll_fail(-EINVAL, "place and topk_idx are needed");
+	if (!err && s->tokens && s->row.topk && s->starts && !s->numbers)
+		err = ll_fail(-EINVAL, "starts are given, and numbers are missing");
+	if (!err)
+		err = check_rows("x", s->x, s->tokens);
+	if (!err && s->tokens && s->row.scale_words && !s->scales)
+		err = ll_fail(-EINVAL, "rows have %u scales, and scales are missing",
+			      s->row.scale_words);
+	if (!err && s->tokens && s->out_weights && !s->weights)
+		err = ll_fail(-EINVAL, "out_weights are given, and weights are missing");
+	if (!err && s->rows && s->row.topk && !s->slots)
+		err = ll_fail(-EINVAL, "slots are missing");
+	if (!err)
+		err = check_rows("out", s->out, s->grouped);
+	if (!err && s->grouped && s->row.scale_words && !s->out_scales)
+		err = ll_fail(-EINVAL, "rows have %u scales, and out_scales are missing",
+			      s->row.scale_words);
+	return err;
+}
+
+int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_spread *s, void *stream)
+{
+	struct ht_job j = ht_job_begin(ht);
+	struct epf_ht_row row = s->row;
+	int err = check_spread(s);
+
+	if (err)
+		return err;
+	j.numbered = s->starts ? 1 + row.topk : 0;
+	row.scale_words += j.numbered;
+	/* The rest is for the dispatch, which the spread must not keep from running. */
+	j.blocks = s->blocks && s->blocks < ht->blocks ? s->blocks : (ht->blocks + 1) / 2;
+	j.lay = ht_layout_of(&row, s->room);
+	j.tokens = s->tokens;
+	j.received = s->rows;
+	j.groups = s->grouped;
+	j.first_number = s->first_number;
+	j.room = s->room;
+	j.local = s->local;
+	j.topk = row.topk;
+	j.row_bytes = row.bytes;
+	j.scale_words = row.scale_words;
+	j.zero = s->flags & EPF_HT_ZERO;
+	j.matrix = (uintptr_t)s->matrix;
+	j.starts = (uintptr_t)s->starts;
+	j.ends[0] = (uintptr_t)s->ends;
+	j.ends[1] = (uintptr_t)s->aligned;
+	j.slots = (uintptr_t)s->slots;
+	j.place = (uintptr_t)s->place;
+	j.x = (uintptr_t)s->x;
+	j.scales = (uintptr_t)s->scales;
+	j.scale_stride[0] = s->scale_stride[0];
+	j.scale_stride[1] = s->scale_stride[1];
+	j.topk_idx = (uintptr_t)s->topk_idx;
+	j.weights = (uintptr_t)s->weights;
+	j.numbers = (uintptr_t)s->numbers;
+	j.out = (uintptr_t)s->out;
+	j.out_scales = (uintptr_t)s->out_scales;
+	j.out_stride[0] = s->out_stride[0];
+	j.out_stride[1] = s->out_stride[1];
+	j.out_numbers = s->starts ? (uintptr_t)s->out_numbers : 0;
+	j.out_weights = (uintptr_t)s->out_weights;
+	ht->spread_due = 0;
+	return ht_launch(ht, HT_K_SPREAD, &j, stream);
+}
+
+int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_fold *f, void *stream)
+{
+	struct ht_job j = { .threads = ht->threads };
+	int err = check_size("a fold", f->size, sizeof(*f));
+
+	if (!err)
+		err = check_row(f->row_bytes);
+	if (!err)
+		err = check_entries(f->rows, f->topk);
+	if (!err && f->rows && f->topk && !f->slots)
+		err = ll_fail(-EINVAL, "slots are missing");
+	if (!err)
+		err = check_rows("x", f->x, f->rows ? f->grouped : 0);
+	if (!err)
+		err = check_rows("out", f->out, f->rows);
+	if (!err && f->weights && !f->out_weights)
+		err = ll_fail(-EINVAL, "weights are given, and out_weights are missing");
+	if (err || !f->rows)
+		return err;
+	j.blocks = f->blocks && f->blocks < ht->blocks ? f->blocks : ht->blocks;
+	j.tokens = f->rows;
+	j.groups = f->grouped;
+	j.topk = f->topk;
+	j.row_bytes = f->row_bytes;
+	j.slots = (uintptr_t)f->slots;
+	j.x = (uintptr_t)f->x;
+	j.out = (uintptr_t)f->out;
+	j.weights = (uintptr_t)f->weights;
+	j.out_weights = (uintptr_t)f->out_weights;
+	return ht_launch(ht, HT_K_FOLD, &j, stream);
 }

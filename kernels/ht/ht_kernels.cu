@@ -51,6 +51,11 @@ KERNEL places(JOB j)
 	ht_places(&j);
 }
 
+KERNEL groups(JOB j)
+{
+	ht_groups(&j);
+}
+
 KERNEL spread(JOB j)
 {
 	ht_spread(&j);

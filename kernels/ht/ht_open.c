@@ -25,6 +25,7 @@ static const char *const names[HT_KERNELS] = {
 	[HT_K_COMBINE] = "_ZN9ep_fabric2ht7combineE6ht_job",
 	[HT_K_TALLY] = "_ZN9ep_fabric2ht5tallyE6ht_job",
 	[HT_K_PLACES] = "_ZN9ep_fabric2ht6placesE6ht_job",
+	[HT_K_GROUPS] = "_ZN9ep_fabric2ht6groupsE6ht_job",
 	[HT_K_SPREAD] = "_ZN9ep_fabric2ht6spreadE6ht_job",
 	[HT_K_FOLD] = "_ZN9ep_fabric2ht4foldE6ht_job",
 };

@@ -61,6 +61,11 @@ enum ht_ready_word {
 	HT_READY_SEGMENT = 1, /* 1 + number of a segment of its memory; 0: the window */
 	HT_READY_OFFSET = 2,  /* in the segment, bytes */
 	HT_READY_ROOM = 3,    /* rows that fit there */
+	/*
+	 * How many of its rows for this rank are in the window, while a grouped dispatch runs: (1 + its number) << 32 | rows. Behind the other words, and not
+	 * a flag: whoever does not see it in time waits for the end of the dispatch.
+	 */
+	HT_READY_SO_FAR = 4,
 };
 
 /* Bits of ht_state.bad. The first three are 1 << enum ht_flag: a rank did not set that flag in time. */
@@ -122,7 +127,11 @@ struct ht_state {
 	/* Memory between nodes: rows sent [net_room], then received [net_room]. Here, and not in a job, so that graphs follow it when it grows. */
 	uint64_t net;
 	uint64_t net_region;
-	uint64_t reserved[4];
+	/* Grouped dispatches, one of which may be under way: whose rows have been copied to their groups; 1 + the last one whose rows have all arrived. */
+	uint64_t grouped;
+	uint64_t ended;
+	uint64_t copied; /* blocks of the running spread that have ended */
+	uint64_t reserved[1];
 };
 
 EPF_STATIC_ASSERT(sizeof(struct ht_state) == 3 * HT_LINE, "state is three lines");
@@ -205,7 +214,12 @@ struct ht_job {
 	uint32_t grown;      /* notify: this rank has memory that the others have not mapped */
 	uint32_t spare;      /* notify: of struct epf_ht_routing, as received and room */
 	uint32_t if_it_fits; /* dispatch: moves rows only if the last notify says that they fit */
-	uint32_t forwarded;  /* rows of links */
+	uint32_t grouped;    /* dispatch: rows stay in the window, for a spread */
+	uint32_t told;   /* grouped dispatch: how often ranks are told how many rows there are */
+	uint32_t zero;   /* spread: rows that no entry has become zeros */
+	uint32_t groups; /* spread and fold: grouped rows */
+	uint32_t first_expert; /* tally, places: of the `local` ones whose entries are numbered */
+	uint32_t forwarded;    /* rows of links */
 	uint32_t first_signal;
 	uint32_t nodes;
 	uint32_t node;     /* this rank's */
@@ -218,11 +232,12 @@ struct ht_job {
 	uint32_t looks;  /* notify: 1: no layout has looked at topk_idx */
 	uint32_t tokens;
 	uint32_t topk;
-	uint32_t local;        /* experts of a rank */
-	uint32_t room;         /* rows that a window holds */
-	uint32_t row_bytes;    /* a multiple of HT_VEC */
-	uint32_t scale_words;  /* of a row, 4 bytes each; with its number, if it has one */
-	uint32_t numbered;     /* dispatch: 1: the last of them is no scale, but the row's number */
+	uint32_t local;       /* experts of a rank */
+	uint32_t room;        /* rows that a window holds */
+	uint32_t row_bytes;   /* a multiple of HT_VEC */
+	uint32_t scale_words; /* of a row, 4 bytes each; with its number, if it has one */
+	uint32_t
+		numbered; /* how many of the last of them are no scales: the row's number, then, in a grouped dispatch, its entries' */
 	uint32_t first_number; /* of this rank's first token; the others follow */
 	uint32_t align;        /* of the counts of experts */
 	uint32_t received;     /* dispatch: rows of the outputs; combine: rows of x */
@@ -238,11 +253,16 @@ struct ht_job {
 	uint64_t in_rank;    /* uint8 [tokens][ranks]; notify: 0: it looks at topk_idx itself */
 	uint64_t per_rank;   /* int32 [ranks] */
 	uint64_t per_node;   /* int32 [nodes] */
-	uint64_t per_expert; /* int32 [ranks * local]; places: [local] */
+	uint64_t per_expert; /* int32 [ranks * local]; groups: [local] */
+	uint64_t ends
+		[2]; /* groups, spread: int32 [local], of the entries of each expert, and of its rows */
 	uint64_t
-		ends[2]; /* places: int32 [local], of the entries of each expert, and of its rows */
+		starts; /* groups, spread: int32 [ranks][local]: the grouped row of a rank's first entry of each expert; spread: 0: the slots are known */
+	uint64_t place; /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1; */
 	uint64_t
-		place; /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1; places, spread and fold: [tokens][topk], the grouped row, or -1 */
+		slots; /* spread, fold: int32 [received][topk]: the grouped row of an entry, or -1 */
+	uint64_t
+		numbers; /* int32 [tokens][topk], of entries: places writes them, a grouped dispatch and its spread read them; 0: they are not needed */
 	uint64_t matrix; /* int32 [ranks][ranks]: (i, r) = rows that ranks 0..i send to r */
 	uint64_t host;   /* int64 [HT_HOST + local] that the CPU waits for */
 	uint64_t ticket; /* what is written to its first word last */

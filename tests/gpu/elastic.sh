@@ -98,6 +98,7 @@ v2()
 run table elastic-table
 run random elastic-random --cases "$cases"
 run layers elastic-layers
+[ -n "$cpu" ] || run large elastic-large
 run graphs elastic-graphs --steps "$steps"
 run callers elastic-callers
 v2 v2-test --skip-perf-test ${quick:+--test-first-only}

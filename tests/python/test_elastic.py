@@ -164,6 +164,7 @@ def the_calls_of_frameworks():
 def one_rank_and_five():
     for ranks in ("1", "5"):
         cases("elastic-random", "--ranks", ranks, "--cases", "8")
+    cases("elastic-random", "--ranks", "5", "--nodes", "a,a,a,b,b", "--cases", "2", "--seed", "10")  # a rank that has no tokens, and one that receives none
 
 
 def between_nodes():

@@ -173,6 +173,7 @@ int move(struct rank *me)
 				     .out_stride = { b->by_column ? 1 : b->scales,
 						     b->by_column ? RANKS * TOKENS : 1 },
 				     .first_number = number_of(me->rank, 0),
+				     .flags = b->numbered ? EPF_HT_NUMBERED : 0,
 				     .out_numbers = b->numbered ? me->numbers : NULL,
 				     .out_index = me->index,
 				     .out_weights = me->weights };
@@ -187,7 +188,7 @@ int move(struct rank *me)
 	if (me->guess) {
 		d.received = me->guess;
 		d.room = me->guess_room;
-		d.flags = EPF_HT_IF_IT_FITS;
+		d.flags |= EPF_HT_IF_IT_FITS;
 	}
 	x = aligned_alloc(16, sizeof(uint16_t[TOKENS][HIDDEN]));
 	for (uint32_t t = 0; t < n; t++) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput in plain C: where rows go (mapped outputs, too little room, rows grouped by expert), and what is refused.
+ * High throughput in plain C: where rows go (mapped outputs, too little room), and what is refused.
  */
 #include "kernels/ll/ll.h"
-#include "tests/ref/ref.h"
 #include "tests/unit/kernels/ht_kit.h"
 
 #include <errno.h>
@@ -330,6 +329,7 @@ static void bad_arguments_are_refused(void **state)
 	d.tokens = 0;
 	d.received = 1;
 	d.out = (void *)64;
+	d.flags = EPF_HT_NUMBERED;
 	d.out_numbers = (void *)2;
 	refused(epf_ht_dispatch(ht, &d, NULL), -EINVAL, "out_numbers is 0x2");
 	d.out_numbers = (void *)64;
@@ -339,202 +339,12 @@ static void bad_arguments_are_refused(void **state)
 	d.room = 0;
 	refused(epf_ht_dispatch(ht, &d, NULL), -EINVAL, "32768 rows with 65537 scales each");
 	d.received = d.row.scale_words = 0;
-	d.out_numbers = NULL;
+	d.flags = 0;
 	c.row_bytes = 8;
 	refused(epf_ht_combine(ht, &c, NULL), -EINVAL, "a row has 8 bytes");
 	c.row_bytes = 32;
 	c.room = 1 << 20;
 	refused(epf_ht_combine(ht, &c, NULL), -E2BIG, "need a window of");
-	close_rig(g);
-}
-
-enum { PLACED_ROWS = 300, PLACED_EXPERTS = 7 };
-
-/* Entries are numbered by expert, in the order of rows, groups at multiples of the alignment; entries of no expert of this rank have no place. */
-static void entries_are_numbered_by_expert(void **state)
-{
-	static int64_t index[PLACED_ROWS][TOPK];
-	static int32_t slots[PLACED_ROWS][TOPK];
-	static int32_t work[EPF_HT_PLACE_PARTS][PLACED_EXPERTS];
-	int32_t counts[PLACED_EXPERTS], ends[PLACED_EXPERTS], aligned[PLACED_EXPERTS];
-	struct rig *g = open_rig(1, 0);
-	struct epf_ht_places p = { .size = sizeof(p),
-				   .topk = TOPK,
-				   .experts = PLACED_EXPERTS,
-				   .index = index[0],
-				   .work = work[0],
-				   .slots = slots[0],
-				   .counts = counts,
-				   .ends = ends,
-				   .aligned = aligned };
-	uint32_t seed = 1;
-
-	for (uint32_t align = 0; align < 20; align += 4) {
-		int32_t next = 0;
-
-		p.align = align;
-		p.rows = align == 8 ? 0 : PLACED_ROWS - align;
-		for (uint32_t i = 0; i < PLACED_ROWS * TOPK; i++) {
-			seed = seed * 1103515245u + 12345u;
-			/* Also below -1 and above the last: of no expert here. Expert 3 has none. */
-			index[i / TOPK][i % TOPK] =
-				(int64_t)((seed >> 16) % (PLACED_EXPERTS + 3)) - 2;
-			if (index[i / TOPK][i % TOPK] == 3)
-				index[i / TOPK][i % TOPK] = INT64_C(1) << 32;
-		}
-		memset(slots, 0xa5, sizeof(slots));
-		memset(work, 0xa5, sizeof(work));
-		memset(counts, 0xa5, sizeof(counts));
-		assert_int_equal(epf_ht_places(g->rank[0].ht, &p, NULL), 0);
-		for (int32_t e = 0; e < PLACED_EXPERTS; e++) {
-			int32_t begin = next, to = align ? (int32_t)align : 1;
-
-			for (uint32_t i = 0; i < p.rows * TOPK; i++)
-				if (index[i / TOPK][i % TOPK] == e)
-					assert_int_equal(slots[i / TOPK][i % TOPK], next++);
-			assert_int_equal(counts[e], next - begin);
-			assert_int_equal(ends[e], next);
-			next = (next + to - 1) / to * to;
-			assert_int_equal(aligned[e], next);
-		}
-		for (uint32_t i = 0; i < PLACED_ROWS * TOPK; i++) {
-			int64_t e = index[i / TOPK][i % TOPK];
-
-			if (i >= p.rows * TOPK)
-				assert_int_equal(slots[i / TOPK][i % TOPK], (int32_t)0xa5a5a5a5);
-			else if (e < 0 || e >= PLACED_EXPERTS)
-				assert_int_equal(slots[i / TOPK][i % TOPK], -1);
-		}
-	}
-	/* Numbers alone. */
-	p.slots = NULL;
-	p.rows = PLACED_ROWS;
-	memset(counts, 0xa5, sizeof(counts));
-	memset(aligned, 0xa5, sizeof(aligned));
-	assert_int_equal(epf_ht_places(g->rank[0].ht, &p, NULL), 0);
-	for (int32_t e = 0, rows = 0; e < PLACED_EXPERTS; e++) {
-		int32_t n = 0;
-
-		for (uint32_t i = 0; i < PLACED_ROWS * TOPK; i++)
-			n += index[i / TOPK][i % TOPK] == e;
-		assert_int_equal(counts[e], n);
-		rows += (n + 15) / 16 * 16;
-		assert_int_equal(aligned[e], rows);
-	}
-	p.size = 8;
-	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "size of places");
-	p.size = sizeof(p);
-	p.topk = EPF_HT_TOPK_MAX + 1;
-	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "at most 32");
-	p.topk = TOPK;
-	p.experts = EPF_HT_LOCAL_MAX + 1;
-	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "at most 4096");
-	p.experts = PLACED_EXPERTS;
-	p.rows = UINT32_C(1) << 30;
-	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "more than 2^31 entries");
-	p.rows = 1;
-	p.index = NULL;
-	refused(epf_ht_places(g->rank[0].ht, &p, NULL), -EINVAL, "are needed");
-	close_rig(g);
-}
-
-enum { GROUPED = TOKENS * TOPK + 7, WORDS = 3 };
-
-/* Entries of rows are copied to grouped rows in a random order, with column-major scales and weights, and are added back, exactly those. */
-static void grouped_rows_are_copies_and_come_back_as_sums(void **state)
-{
-	static uint16_t x[TOKENS][HIDDEN] __attribute__((aligned(16))),
-		out[GROUPED][HIDDEN] __attribute__((aligned(16))),
-		back[TOKENS][HIDDEN] __attribute__((aligned(16)));
-	static int32_t slots[TOKENS][TOPK];
-	static uint32_t scales[TOKENS][WORDS + 1], out_scales[WORDS][GROUPED];
-	static float weights[TOKENS][TOPK], out_weights[GROUPED], back_weights[TOKENS][TOPK];
-	struct rig *g = open_rig(1, 0);
-	struct epf_ht_group c = { .size = sizeof(c),
-				  .row_bytes = sizeof(x[0]),
-				  .scale_words = WORDS,
-				  .topk = TOPK,
-				  .rows = TOKENS,
-				  .grouped = GROUPED,
-				  .blocks = 3,
-				  .slots = slots[0],
-				  .x = x,
-				  .scales = scales,
-				  .scale_stride = { WORDS + 1, 1 },
-				  .out_stride = { 1, GROUPED },
-				  .weights = weights[0],
-				  .out = out,
-				  .out_scales = out_scales,
-				  .out_weights = out_weights };
-	uint32_t owner[GROUPED] = { 0 }, next = 0;
-
-	for (uint32_t r = 0; r < TOKENS; r++) {
-		for (uint32_t k = 0; k < TOPK; k++) {
-			slots[r][k] = (r + k) % 3 ? (int32_t)(next++ * 37u % GROUPED) : -1;
-			weights[r][k] = (float)(r * TOPK + k + 1);
-			if (slots[r][k] >= 0)
-				owner[slots[r][k]] = 1 + r;
-		}
-		for (uint32_t h = 0; h < HIDDEN; h++)
-			x[r][h] = ref_bf16_encode((float)(r * HIDDEN + h) / 16.0f);
-		for (uint32_t w = 0; w <= WORDS; w++)
-			scales[r][w] = r * 8u + w;
-	}
-	slots[1][2] = GROUPED; /* out of bounds: none */
-	memset(out, 0xa5, sizeof(out));
-	memset(out_scales, 0xa5, sizeof(out_scales));
-	assert_int_equal(epf_ht_spread(g->rank[0].ht, &c, NULL), 0);
-	for (uint32_t i = 0; i < GROUPED; i++) {
-		uint32_t from = owner[i] - 1;
-
-		for (uint32_t h = 0; h < HIDDEN; h++)
-			assert_int_equal(out[i][h], owner[i] ? x[from][h] : 0xa5a5);
-		for (uint32_t w = 0; w < WORDS; w++)
-			assert_int_equal(out_scales[w][i], owner[i] ? scales[from][w] : 0xa5a5a5a5);
-	}
-	c.x = out;
-	c.out = back;
-	c.weights = out_weights;
-	c.out_weights = back_weights[0];
-	assert_int_equal(epf_ht_fold(g->rank[0].ht, &c, NULL), 0);
-	for (uint32_t r = 0; r < TOKENS; r++) {
-		float sum[HIDDEN] = { 0 };
-
-		for (uint32_t k = 0; k < TOPK; k++) {
-			int is_there = slots[r][k] >= 0 && slots[r][k] < GROUPED;
-
-			assert_true(back_weights[r][k] == (is_there ? weights[r][k] : 0.0f));
-			for (uint32_t h = 0; is_there && h < HIDDEN; h++)
-				sum[h] += ref_bf16_decode(x[r][h]);
-		}
-		for (uint32_t h = 0; h < HIDDEN; h++)
-			assert_int_equal(back[r][h], ref_bf16_encode(sum[h]));
-	}
-	c.grouped = 0; /* no entry has a row */
-	assert_int_equal(epf_ht_fold(g->rank[0].ht, &c, NULL), 0);
-	for (uint32_t i = 0; i < TOKENS * TOPK; i++)
-		assert_true(back_weights[i / TOPK][i % TOPK] == 0.0f);
-	c.grouped = GROUPED;
-	c.size = 8;
-	refused(epf_ht_fold(g->rank[0].ht, &c, NULL), -EINVAL, "size of a group");
-	c.size = sizeof(c);
-	c.topk = EPF_HT_TOPK_MAX + 1;
-	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "at most 32");
-	c.topk = TOPK;
-	c.row_bytes = 20;
-	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "a row has 20 bytes");
-	c.row_bytes = 32;
-	c.x = (void *)8;
-	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "multiples of 16");
-	c.x = NULL;
-	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "multiples of 16");
-	c.x = x;
-	c.out_weights = NULL;
-	refused(epf_ht_fold(g->rank[0].ht, &c, NULL), -EINVAL, "out_weights are missing");
-	c.out_scales = NULL;
-	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "scales and out_scales");
-	c.slots = NULL;
-	refused(epf_ht_spread(g->rank[0].ht, &c, NULL), -EINVAL, "slots are missing");
 	close_rig(g);
 }
 
@@ -588,8 +398,6 @@ int main(void)
 		cmocka_unit_test(too_few_rows_between_nodes_are_reported),
 		cmocka_unit_test(an_expert_that_does_not_exist_is_none),
 		cmocka_unit_test(bad_arguments_are_refused),
-		cmocka_unit_test(entries_are_numbered_by_expert),
-		cmocka_unit_test(grouped_rows_are_copies_and_come_back_as_sums),
 		cmocka_unit_test(nodes_must_be_groups_of_ranks_that_reach_each_other),
 		cmocka_unit_test(ranks_that_share_a_gpu_leave_room),
 	};

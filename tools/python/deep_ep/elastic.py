@@ -15,9 +15,9 @@ from .buffer import Buffer
 from .checks import NotThereYet, need
 from .config import TOKEN_EXTRA
 from .entry import one_at_a_time
-from .ephandle import EPHandle
+from .ephandle import EPHandle, expanded
 from .event import EventHandle, EventOverlap
-from .expand import Places, fold, like_scales, spread
+from .expand import Grouped, Groups, fold, like_scales
 from .handle import RoutingHandle
 from .order import begin
 from .routing import Routing
@@ -138,7 +138,8 @@ class ElasticBuffer:
 
     def _reserve(self, where: str, tokens: int, hidden: int, topk: int) -> None:
         """Allocates memory for the largest call of BF16 rows; FP8 rows with their scales are smaller."""
-        rows, row = tokens * self.num_ranks, throughput.Row(align(2 * hidden, 16), 1, topk)
+        self._buffer._keep_window()
+        rows, row = tokens * self.num_ranks, throughput.Row(align(2 * hidden, 16), 1 + topk, topk)
         self._buffer._need_window(where, row, rows)
         self._buffer._need_across(where, row, rows)
 
@@ -279,11 +280,28 @@ class ElasticBuffer:
         ht = b._open_throughput(where)
         call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
         used: Tuple[Any, ...] = ()
-        rows, epilogue = (data, scales, shape), None if do_expand else previous_event_before_epilogue
+        rows, epilogue = (data, scales, shape), previous_event_before_epilogue
         # A row's number says where it comes from: source rank * num_max_tokens_per_rank + token.
-        form = (None if cached else self.rank_idx * most, use_tma_aligned_col_major_sf and not do_expand)
+        form = (None if cached else self.rank_idx * most, use_tma_aligned_col_major_sf)
+        grouped = Grouped(b, ht, call, where, rows, topk_idx, topk_weights, local, sms, self.rank_idx * most, epilogue) if do_expand else None
+        moved: Tuple[Any, ...] = ()
+        keep = topk_idx.clone if do_handle_copy else lambda: topk_idx
         try:
-            if cached:
+            if grouped is not None:
+                index, layout = None, (do_zero_padding, use_tma_aligned_col_major_sf)
+                if cached:
+                    grouped.move(handle.routing, True)
+                    out, out_scales, weights = grouped.spread(handle.groups, handle.slots, handle.source, handle.num_expanded_tokens, *layout)
+                else:
+                    counts = grouped.route(num_experts, alignment, 0 if sync else most * self.num_ranks)
+                    slots, source = grouped.places()
+                    out, out_scales, weights = grouped.spread(grouped.groups, slots, source, expanded(counts, alignment, grouped.handle.received, topk_idx.size(1), local),
+                                                              *layout)
+                    kept = keep()
+                    handle = EPHandle(grouped.handle, True, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
+                    handle.slots, handle.source = slots, source
+                    handle.keep(grouped.groups, call.capturing)
+            elif cached:
                 if epilogue is not None:
                     epilogue.current_stream_wait()
                 moved = b._move(where, ht, call, handle.routing, rows, topk_idx, topk_weights, local, sms, True, form=form)
@@ -293,33 +311,28 @@ class ElasticBuffer:
                 if sync:
                     guess = b._guess(ht, row_of(rows, topk_idx, form))
                     routing.exchange(True, guess)  # what follows until rows move happens meanwhile
-                kept = topk_idx.clone() if do_handle_copy else topk_idx
+                kept = keep()
                 if epilogue is not None:
                     epilogue.current_stream_wait()
                 if sync:
                     counts, moved = b._move_as_counted(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, guess, form)
                 else:
                     moved = b._move(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, False, routing.exchange, form=form)
-                handle = EPHandle(routing.handle, do_expand, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
-            out, out_scales, index, weights, source = moved
-            if not cached:
-                handle.source = source
-                if do_expand or not sync:
-                    handle.keep(Places(torch, ht, call.stream, index, local, alignment, do_expand), call.capturing)
+                handle = EPHandle(routing.handle, False, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
                 if not sync:
-                    handle.num_expanded_tokens = align(handle.num_recv_tokens * min(topk_idx.size(1), local) + (alignment - 1) * local, alignment)
+                    handle.keep(Groups(ht, call.stream, handle.routing.matrix, self.num_ranks, local, alignment), call.capturing)
+            if grouped is None:
+                out, out_scales, index, weights, source = moved
+                if not cached:
+                    handle.source = source
             if cumulative_local_expert_recv_stats is not None:
                 cumulative_local_expert_recv_stats.add_(handle.num_unaligned_recv_tokens_per_expert)
-            if do_expand:
-                if previous_event_before_epilogue is not None:
-                    previous_event_before_epilogue.current_stream_wait()
-                index = None
-                out, out_scales, weights = spread(ht, call.stream, handle.slots, handle.num_expanded_tokens, do_zero_padding, use_tma_aligned_col_major_sf,
-                                                  out, out_scales, weights)
-            elif form[1] and out_scales is not None and out_scales.stride(1) != column_stride(out.size(0)):  # fewer rows came than were allocated
+            if grouped is None and form[1] and out_scales is not None and out_scales.stride(1) != column_stride(out.size(0)):  # fewer rows came than were allocated
                 out_scales = like_scales(out_scales, out.size(0), True).copy_(out_scales)
         except BaseException:
             call.give_up()
+            if grouped is not None:
+                grouped.give_up()
             raise
         arrays = (*_arrays(handle.routing), *handle.arrays())
         event = call.end((data, scales, topk_idx, topk_weights, cumulative_local_expert_recv_stats, *arrays),

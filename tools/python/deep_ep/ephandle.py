@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Tuple
 
 from .handle import RoutingHandle
+from .utils.math import align
+
+
+def expanded(counts: Optional[List[int]], alignment: int, received: int, topk: int, local: int) -> int:
+    """Rows grouped by expert. counts: entries of each of the `local` experts; None: not known, and as many rows as can be."""
+    if counts is None:
+        return align(received * min(topk, local) + (alignment - 1) * local, alignment)
+    return sum(counts) if alignment == 1 else sum(align(c, alignment) for c in counts)
 
 
 class EPHandle:
@@ -37,9 +45,10 @@ class EPHandle:
         self.num_recv_tokens_per_expert_list = list(counts or ()) if expert_alignment == 1 else [
             -(-c // expert_alignment) * expert_alignment for c in counts or ()]
         self.num_recv_tokens = routing.received
-        self.num_expanded_tokens = sum(self.num_recv_tokens_per_expert_list)
+        self.num_expanded_tokens = expanded(counts, expert_alignment, routing.received, topk_idx.size(1), num_experts // routing.ranks)
         self.routing = routing
-        self.slots: Any = None  # of expand.Places
+        self.groups: Any = None  # expand.Groups
+        self.slots: Any = None  # int32 [rows, top-k]: the grouped row of each entry, or -1
         self.source: Any = None  # int32 [rows]: where each came from
         self._scaleup = scaleup
         self._counts = counts
@@ -47,16 +56,16 @@ class EPHandle:
 
     # The small tensors below are built on first use. Those that a replayed graph must recompute are built by the call itself.
 
-    def keep(self, places: Any, capturing: bool) -> None:
-        """Stores what was counted on the device. places: expand.Places. capturing: by a graph."""
-        self.slots = places.slots
-        self._known.update(counts=places.counts, ends=places.ends if self.do_expand else places.aligned)
+    def keep(self, groups: Any, capturing: bool) -> None:
+        """Stores what was counted on the device. groups: expand.Groups. capturing: by a graph."""
+        self.groups = groups
+        self._known.update(counts=groups.counts, ends=groups.ends if self.do_expand else groups.aligned)
         if capturing:
             self._known["ranks"] = self._ranks()
 
     def arrays(self) -> Tuple[Any, ...]:
         """Tensors of the handle beside those of its routing."""
-        return (self.slots, *self._known.values())
+        return (self.slots, self.source, *self._known.values())
 
     def _ranks(self) -> Any:
         rows = self.routing.matrix[:, self.routing.rank]

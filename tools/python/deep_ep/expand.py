@@ -1,63 +1,202 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows grouped by expert: where each entry of the received rows goes, the copies, and the sums on the way back. Sizes are known beforehand and nothing here
-waits for the GPU, so graphs can capture it."""
+"""Rows grouped by expert: a dispatch that leaves its rows in the window, the kernel beside it that copies them to their groups as they arrive, and the sums on
+the way back. Graphs can capture all of it where the sizes are known beforehand."""
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+import functools
+from typing import Any, Callable, List, Optional, Tuple
 
 from epf import throughput
 
+from .handle import RoutingHandle
+from .routing import Routing
+from .throughput import Moved
 from .utils.math import column_stride
 
 _NONE = (0, 0)
 
 
-class Places:
-    """Where the entries of received rows go when they are grouped by expert. Each group begins at a multiple of `alignment`.
+class Groups:
+    """Where the groups of this rank's experts lie, from the counts of the last exchange. Each begins at a multiple of `alignment`.
 
     Within a group, entries keep the order of the received rows.
 
-    Arguments:
-        index: int64 [rows, top-k]: the expert of each entry, in local numbers, or -1.
-        local: experts of this rank.
-        number: whether entries are numbered.
-
-    Attributes: slots: int32 [rows, top-k], the grouped row of an entry, or -1; None: they are not numbered; counts: int32 [local], entries of each expert; ends: int32 [local], one past
-    the last entry of each group; aligned: int32 [local], one past its last row.
+    Attributes: counts: int32 [local], entries of each expert; ends: int32 [local], one past the last entry of each group; aligned: int32 [local], one past its
+    last row; at: their addresses, after that of int32 [ranks, local], the first grouped row of each rank's entries.
     """
 
-    def __init__(self, torch: Any, ht: throughput.Throughput, stream: Optional[int], index: Any, local: int, alignment: int, number: bool) -> None:
-        rows, topk = index.shape
-        self.slots = index.new_empty((rows, topk), dtype=torch.int32) if number else None
-        numbers, work = index.new_empty((3 + throughput.PLACE_PARTS, local), dtype=torch.int32).split((3, throughput.PLACE_PARTS))
-        self.counts, self.ends, self.aligned = numbers = numbers.unbind()
-        # In the order of struct epf_ht_places.
-        throughput.check(ht.places(stream, rows, topk, local, alignment, index, work, self.slots, *numbers))
+    def __init__(self, ht: throughput.Throughput, stream: Optional[int], like: Any, ranks: int, local: int, alignment: int) -> None:
+        """like: an int32 tensor on the device."""
+        self._numbers = like.new_empty((ranks + 3, local))
+        first = self._numbers.data_ptr()
+        self.at = first, *(first + 4 * local * (ranks + i) for i in range(3))
+        # In the order of struct epf_ht_groups.
+        throughput.check(ht.groups(stream, local, alignment, *self.at))
+
+    @property
+    def counts(self) -> Any:
+        return self._numbers[-3]
+
+    @property
+    def ends(self) -> Any:
+        return self._numbers[-2]
+
+    @property
+    def aligned(self) -> Any:
+        return self._numbers[-1]
 
 
-def spread(ht: throughput.Throughput, stream: Optional[int], slots: Any, count: int, zero: bool, column_major: bool, x: Any, scales: Any, weights: Any
-           ) -> Tuple[Any, Any, Any]:
-    """Copies received rows to the places of their entries.
+class Grouped:
+    """One dispatch of rows grouped by expert. Its kernels run on the call's stream and on one beside it, which waits for the call's where that is needed, and
+    the call's for it at the end.
 
     Arguments:
-        slots: of Places. count: grouped rows.
-        zero: padding rows are zeros; otherwise they are undefined. Their weights are 0.
-        column_major: layout of the returned scales.
-        x: [rows, hidden]. scales: [rows, n], any strides, or None. weights: float32 [rows, top-k], or None.
+        buffer: Buffer. call: the call on whose stream it runs.
+        rows, topk_idx, topk_weights, local, blocks: of a dispatch. first: the number of this rank's first row.
+        epilogue: what the outputs wait for, beside the call; may be None.
 
-    Returns: [count, hidden]; [count, n] or None; float32 [count] or None.
+    Attributes: handle: the RoutingHandle along which rows move; groups: Groups.
     """
-    (rows, topk), hidden = slots.shape, x.size(1)
-    out = x.new_zeros((count, hidden)) if zero else x.new_empty((count, hidden))
-    out_scales = None if scales is None else like_scales(scales, count, column_major)
-    if zero and out_scales is not None:
-        out_scales.zero_()
-    out_weights = None if weights is None else weights.new_zeros(count)
-    # In the order of struct epf_ht_group.
-    throughput.check(ht.spread(
-        stream, hidden * x.element_size(), 0 if scales is None else scales.size(1), topk, rows, count, 0, slots, x, scales,
-        *(_NONE if scales is None else scales.stride()), *(_NONE if scales is None else out_scales.stride()), weights, out, out_scales, out_weights))
-    return out, out_scales, out_weights
+
+    handle: RoutingHandle
+    groups: Groups
+    _moves = False  # rows move to the window, and have to be copied from there
+    _numbers: Any = None
+    _room = 0  # that the window was laid out for
+
+    def __init__(self, buffer: Any, ht: throughput.Throughput, call: Any, where: str, rows: Moved, topk_idx: Any, topk_weights: Any, local: int, blocks: int,
+                 first: int, epilogue: Any) -> None:
+        self._buffer, self._ht, self._call, self._stream, self._where = buffer, ht, call, call.stream, where
+        self._rows, self._topk_idx, self._topk_weights, self._local, self._blocks, self._first = rows, topk_idx, topk_weights, local, blocks, first
+        self._epilogue = epilogue
+        self._beside = buffer._stream_beside()
+        buffer._keep_window()
+
+    def _row(self) -> Tuple[int, int, int]:
+        """What a row takes in a window."""
+        _, scales, (_, hidden, _, width, _) = self._rows
+        topk = self._topk_idx.size(1)
+        return hidden * width, (0 if scales is None else scales.size(1)) + (0 if self._numbers is None else 1 + topk), topk
+
+    def _fork(self) -> None:
+        """What is launched beside the call waits for what was launched for it."""
+        if self._beside is not None:
+            throughput.check(self._ht.order(self._stream, self._beside.cuda_stream))
+
+    def _join(self) -> None:
+        """The reverse."""
+        if self._beside is not None:
+            throughput.check(self._ht.order(self._beside.cuda_stream, self._stream))
+
+    @property
+    def _number(self) -> Optional[int]:
+        return None if self._beside is None else self._beside.cuda_stream
+
+    def route(self, experts: int, alignment: int, worst: int) -> Optional[List[int]]:
+        """Numbers entries, exchanges counts, moves rows and finds the groups. worst: rows that can arrive at most, where the CPU does not wait for counts, or 0.
+        Returns the entries of each expert, where it does."""
+        index = self._topk_idx
+        self._fork()  # numbers are made while counts travel
+        self._numbers, work = (index.new_empty(sizes, dtype=self._buffer._torch.int32)
+                               for sizes in (index.shape, (throughput.PLACE_PARTS, min(experts, throughput.LOCAL_MAX))))
+        routing = Routing(self._buffer, self._ht, self._call, index, experts, worst)
+        # In the order of struct epf_ht_number.
+        number = functools.partial(self._ht.number, self._number, *index.shape, experts, 0, index, work, self._numbers)
+        if worst:
+            throughput.check(number())
+            self.move(routing.handle, False, False, routing.exchange)
+            self.groups = self._groups(alignment)
+            return None
+        # The window is laid out before the counts are known; there are no outputs that could be too long.
+        room = self._buffer._guess(self._ht, self._row())[1]
+        routing.exchange(True, (room, room, room))
+        throughput.check(number())
+        return self._move_as_counted(routing.handle, room, alignment)
+
+    def move(self, handle: RoutingHandle, cached: bool, guessed: bool = False, last: Optional[Callable[[], Any]] = None) -> None:
+        """Launches the dispatch. guessed: it moves rows only if the exchange of counts says that they fit. last: called once all memory is allocated."""
+        ht, topk_idx = self._ht, self._topk_idx
+        self.handle, self._room = handle, handle.room
+        _, scales, (tokens, hidden, _, width, at) = self._rows
+        self._buffer._need_memory(self._where, self._row(), handle)
+        if not cached and ht.nodes > 1:
+            handle.links = handle.memory.new_empty((handle.forwarded, ht.node_max))
+        links = None if cached else handle.links
+        if last is not None:
+            last()
+        self._join()  # the numbers are there
+        self._fork()  # and what copies the rows begins when they begin to move
+        # In the order of struct epf_ht_dispatch.
+        throughput.check(ht.dispatch(
+            self._stream, hidden * width, 0 if scales is None else scales.size(1), topk_idx.size(1), tokens, self._local, 0, handle.room, self._blocks,
+            handle.across, 0 if links is None else handle.forwarded, throughput.GROUPED | (0 if cached else throughput.NUMBERED) | (throughput.IF_IT_FITS if guessed else 0), self._first,
+            *handle.at, links, at, scales, *(_NONE if scales is None else scales.stride()), topk_idx, self._topk_weights, self._numbers,
+            None, None, *_NONE, None, None, None))
+        self._moves = not guessed
+
+    def _move_as_counted(self, handle: RoutingHandle, room: int, alignment: int) -> List[int]:
+        """As Buffer._move_as_counted(). room: a guess, or 0."""
+        buffer = self._buffer
+        if room:
+            handle.room = room
+            self.move(handle, False, True)
+            self.groups = self._groups(alignment)
+        counts = buffer._read_counts(self._ht, handle, self._local)
+        if room and buffer._did_fit:
+            self._moves = True
+        else:
+            self.move(handle, False)
+            self.groups = self._groups(alignment)
+        return counts
+
+    def _groups(self, alignment: int) -> Groups:
+        """Where the groups lie, beside the call."""
+        return Groups(self._ht, self._number, self._numbers, self._buffer.group_size, self._local, alignment)
+
+    def places(self) -> Tuple[Any, Any]:
+        """Memory for what spread() finds of the first dispatch of a routing: slots and source."""
+        rows, like = self.handle.received, self._numbers
+        return like.new_empty((rows, like.size(1))), like.new_empty((rows,))
+
+    def spread(self, groups: Groups, slots: Any, source: Any, count: int, zero: bool, column_major: bool) -> Tuple[Any, Any, Any]:
+        """Copies the rows to their groups as they arrive, beside the call.
+
+        Arguments:
+            slots: int32 [rows, top-k]: the grouped row of each entry, or -1; written, unless the routing is that of an earlier dispatch.
+            source: int32 [rows], written likewise: the numbers of the rows.
+            count: grouped rows. zero: padding rows are zeros; otherwise they are undefined. Their weights are 0.
+            column_major: layout of the returned scales.
+
+        Returns: [count, hidden]; [count, n] or None; float32 [count] or None.
+        """
+        data, scales, (tokens, hidden, _, width, at) = self._rows
+        out = data.new_empty((count, hidden))
+        out_scales = None if scales is None else like_scales(scales, count, column_major)
+        out_weights = None if self._topk_weights is None else self._topk_weights.new_empty(count)
+        if self._epilogue is not None:
+            if self._beside is None:
+                self._epilogue.current_stream_wait()
+            else:
+                with self._buffer._torch.cuda.stream(self._beside):
+                    self._epilogue.current_stream_wait()
+        self._copy(self._number, (hidden * width, 0 if scales is None else scales.size(1), self._topk_idx.size(1)), self._local, self._room, tokens, slots.size(0),
+                   count, 0, throughput.ZERO if zero else 0, self._first, 0, self.handle.at[0], self.handle.at[1], at, scales,
+                   *(_NONE if scales is None else scales.stride()), self._topk_idx, self._topk_weights, self._numbers, None if self._numbers is None else groups.at[0], *groups.at[2:], slots,
+                   out, out_scales, *(_NONE if scales is None else out_scales.stride()), None if self._numbers is None else source, out_weights)
+        self._join()
+        return out, out_scales, out_weights
+
+    def _copy(self, stream: Optional[int], row: Tuple[int, int, int], *values: Any) -> None:
+        # In the order of struct epf_ht_spread.
+        throughput.check(self._ht.spread(stream, *row, *values))
+        self._moves = False
+
+    def give_up(self) -> None:
+        """After an error: rows that move are copied nowhere, once they have arrived. The other ranks know nothing of the error, and count this dispatch."""
+        if self._moves:
+            matrix = self.handle.at[1]  # whose words say nothing, where there are no grouped rows
+            self._copy(self._stream, (16, 0, 0), 1, 0, 0, 0, 0, 1, 0, 0, 0, None, matrix, None, None, *_NONE, None, None, None, None, matrix, matrix,
+                       None, None, None, *_NONE, None, None)
 
 
 def fold(ht: throughput.Throughput, stream: Optional[int], slots: Any, x: Any, weights: Any) -> Tuple[Any, Any]:
@@ -71,8 +210,8 @@ def fold(ht: throughput.Throughput, stream: Optional[int], slots: Any, x: Any, w
     (rows, topk), hidden = slots.shape, x.size(1)
     out = x.new_empty((rows, hidden))
     out_weights = None if weights is None else weights.new_empty((rows, topk))
-    # In the order of struct epf_ht_group.
-    throughput.check(ht.fold(stream, 2 * hidden, 0, topk, rows, x.size(0), 0, slots, x, None, *_NONE, *_NONE, weights, out, None, out_weights))
+    # In the order of struct epf_ht_fold.
+    throughput.check(ht.fold(stream, 2 * hidden, topk, rows, x.size(0), 0, 0, slots, x, weights, out, out_weights))
     return out, out_weights
 
 

@@ -26,6 +26,7 @@ class RoutingHandle(tuple):
     tokens: int
     rank: int
     at: Tuple[int, int, int]
+    ranks: int
     _entries: Optional[tuple] = None
 
     @classmethod
@@ -35,7 +36,7 @@ class RoutingHandle(tuple):
         at, matrix = memory.data_ptr(), plan_words + ranks * ranks
         handle.memory, handle.at, handle._layout = memory, (at + 4 * matrix, at + 4 * plan_words, at), (plan_words, ranks)
         handle.received = handle.room = handle.across = handle.forwarded = worst
-        handle.tokens, handle.rank, handle._in_rank = tokens, rank, in_rank
+        handle.tokens, handle.rank, handle.ranks, handle._in_rank = tokens, rank, ranks, in_rank
         return handle
 
     @classmethod

@@ -79,6 +79,8 @@ class HighThroughput:
     _control: Any = None
     _window: Any = None
     _window_size = 0
+    _has_window = False  # whether rows of this node arrive in one
+    _beside: Any = None  # of _stream_beside()
     _fits: Dict[Tuple[int, int, int], Tuple[int, int]]  # room and across that the memory was found to be enough for, by row
     _counts: Any = None
     _numbers: Any = None  # the same, as an array of ctypes
@@ -116,6 +118,7 @@ class HighThroughput:
         self._ht = throughput.Throughput(self._ll, self._control.address, self._control.peers, self._timeout_ns())
         if self._on_gpu:
             offer(self)
+        self._has_window = self._ht.node_max > 1
         if self._on_gpu and self._ht.node_max > 1:
             self._results = Results.make(self._torch, self.device, self.num_nvl_bytes)
         return self._ht
@@ -145,10 +148,21 @@ class HighThroughput:
             self._quiet(where, f"{across} rows between nodes need {size} bytes of communication memory")
             self._ht.reserve(row, across)
 
+    def _keep_window(self) -> None:
+        """From now on there is a window even where each rank is a node: for rows grouped by expert."""
+        if not self._has_window:
+            self._has_window, self._fits = True, {}
+
+    def _stream_beside(self) -> Any:
+        """A torch.cuda.Stream for what runs beside a call; None for CPU tensors."""
+        if self._beside is None and self._on_gpu:
+            self._beside = self._torch.cuda.Stream(self.device)
+        return self._beside
+
     def _holds(self, row: throughput.Row, room: int) -> int:
         """Returns a little more than `room`, `room`, or -1: rows that the window is enough for."""
         for rows in (_a_little_more(room, room, _spare(row.bytes)), room):
-            if self._ht.node_max == 1 or throughput.window_bytes(row, rows) <= self._window_size:
+            if not self._has_window or throughput.window_bytes(row, rows) <= self._window_size:
                 return rows
         return -1
 
@@ -366,8 +380,8 @@ class HighThroughput:
         # In the order of struct epf_ht_dispatch.
         check(ht.dispatch(
             order.stream, hidden * width, words, topk, tokens, local, received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
-            throughput.IF_IT_FITS if guessed else 0, first or 0, *handle.at, links, at, scales,
-            *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, out, out_scales, *strides, out_numbers, out_index, out_weights))
+            (throughput.IF_IT_FITS if guessed else 0) | (0 if first is None else throughput.NUMBERED), first or 0, *handle.at, links, at, scales,
+            *(_NONE if scales is None else scales.stride()), topk_idx, topk_weights, None, out, out_scales, *strides, out_numbers, out_index, out_weights))
         return out, out_scales, out_index, out_weights, out_numbers
 
     def _move_as_counted(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, rows: Moved, topk_idx: Any, topk_weights: Any,

@@ -17,7 +17,8 @@ PLACE_PARTS = 128
 SIGNALS_PER_RANK = 6
 HOST_WORDS = 6
 GROWN, FITS = 1, 2  # bits of the last of them
-IF_IT_FITS = 1
+IF_IT_FITS, GROUPED, NUMBERED = 1, 2, 4
+ZERO = 1
 NO_LAYOUT = 1
 
 
@@ -44,7 +45,7 @@ class Dispatch(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("row", Row), ("tokens", c_uint32), ("local", c_uint32), ("received", c_uint32), ("room", c_uint32),
                 ("blocks", c_uint32), ("across", c_uint32), ("forwarded", c_uint32), ("flags", c_uint32), ("first_number", c_uint32),
                 ("place", c_void_p), ("matrix", c_void_p), ("plan", c_void_p), ("links", c_void_p), ("x", c_void_p), ("scales", c_void_p),
-                ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p),
+                ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("numbers", c_void_p), ("out", c_void_p), ("out_scales", c_void_p),
                 ("out_stride", c_uint64 * 2), ("out_numbers", c_void_p), ("out_index", c_void_p), ("out_weights", c_void_p)]
 
 
@@ -56,17 +57,30 @@ class Combine(ctypes.Structure):
                 ("bias", c_void_p * 2), ("out", c_void_p), ("out_weights", c_void_p)]
 
 
-class Group(ctypes.Structure):
-    """struct epf_ht_group."""
-    _fields_ = [("size", c_size_t), ("row_bytes", c_uint32), ("scale_words", c_uint32), ("topk", c_uint32), ("rows", c_uint32), ("grouped", c_uint32),
-                ("blocks", c_uint32), ("slots", c_void_p), ("x", c_void_p), ("scales", c_void_p), ("scale_stride", c_uint64 * 2),
-                ("out_stride", c_uint64 * 2), ("weights", c_void_p), ("out", c_void_p), ("out_scales", c_void_p), ("out_weights", c_void_p)]
+class Number(ctypes.Structure):
+    """struct epf_ht_number."""
+    _fields_ = [("size", c_size_t), ("tokens", c_uint32), ("topk", c_uint32), ("experts", c_uint32), ("reserved", c_uint32), ("topk_idx", c_void_p),
+                ("work", c_void_p), ("numbers", c_void_p)]
 
 
-class Places(ctypes.Structure):
-    """struct epf_ht_places."""
-    _fields_ = [("size", c_size_t), ("rows", c_uint32), ("topk", c_uint32), ("experts", c_uint32), ("align", c_uint32), ("index", c_void_p),
-                ("work", c_void_p), ("slots", c_void_p), ("counts", c_void_p), ("ends", c_void_p), ("aligned", c_void_p)]
+class Groups(ctypes.Structure):
+    """struct epf_ht_groups."""
+    _fields_ = [("size", c_size_t), ("experts", c_uint32), ("align", c_uint32), ("starts", c_void_p), ("counts", c_void_p), ("ends", c_void_p),
+                ("aligned", c_void_p)]
+
+
+class Spread(ctypes.Structure):
+    """struct epf_ht_spread."""
+    _fields_ = [("size", c_size_t), ("row", Row), ("local", c_uint32), ("room", c_uint32), ("tokens", c_uint32), ("rows", c_uint32), ("grouped", c_uint32),
+                ("blocks", c_uint32), ("flags", c_uint32), ("first_number", c_uint32), ("reserved", c_uint32), ("place", c_void_p), ("matrix", c_void_p),
+                ("x", c_void_p), ("scales", c_void_p), ("scale_stride", c_uint64 * 2), ("topk_idx", c_void_p), ("weights", c_void_p), ("numbers", c_void_p), ("starts", c_void_p), ("ends", c_void_p), ("aligned", c_void_p), ("slots", c_void_p),
+                ("out", c_void_p), ("out_scales", c_void_p), ("out_stride", c_uint64 * 2), ("out_numbers", c_void_p), ("out_weights", c_void_p)]
+
+
+class Fold(ctypes.Structure):
+    """struct epf_ht_fold."""
+    _fields_ = [("size", c_size_t), ("row_bytes", c_uint32), ("topk", c_uint32), ("rows", c_uint32), ("grouped", c_uint32), ("blocks", c_uint32),
+                ("reserved", c_uint32), ("slots", c_void_p), ("x", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_weights", c_void_p)]
 
 
 PROTOTYPES = {
@@ -88,7 +102,8 @@ PROTOTYPES = {
     "epf_ht_wait_counts": (c_int, [c_void_p, c_void_p]),
     "epf_ht_dispatch": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_combine": (c_int, [c_void_p, c_void_p, c_void_p]),
-    "epf_ht_places": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_number": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "epf_ht_groups": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_spread": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_fold": (c_int, [c_void_p, c_void_p, c_void_p]),
     "epf_ht_order": (c_int, [c_void_p, c_void_p, c_void_p]),
@@ -136,9 +151,9 @@ class Throughput:
 
     Attributes:
         nodes: how many there are. node_max: ranks of the largest one.
-        layout, notify, dispatch, combine, places, spread, fold: functions f(stream, value...) that launch kernels; the values are the fields of struct
-            epf_ht_routing (layout and notify), epf_ht_dispatch, epf_ht_combine, epf_ht_places and epf_ht_group (spread and fold), in their order and without the
-            size, those of a row and of arrays one by one: numbers, tensors, or None. Each returns a result for check(). notify, dispatch and combine launch
+        layout, notify, dispatch, combine, number, groups, spread, fold: functions f(stream, value...) that launch kernels; the values are the fields of struct
+            epf_ht_routing (layout and notify), epf_ht_dispatch and so on, in their order and without the size, those of a row and of arrays one by one: numbers,
+            tensors, or None. Each returns a result for check(). notify, dispatch and combine launch
             nothing, and return the error, where earlier kernels have failed.
         order(first, then): lets a stream wait for what another one has to do so far; wait(event, stream): lets a stream wait for an event of record(). Streams
             are their numbers. Each returns a result for check().
@@ -149,7 +164,8 @@ class Throughput:
     notify: Callable[..., int]
     dispatch: Callable[..., int]
     combine: Callable[..., int]
-    places: Callable[..., int]
+    number: Callable[..., int]
+    groups: Callable[..., int]
     spread: Callable[..., int]
     fold: Callable[..., int]
     order: Callable[[int, int], int]
@@ -174,7 +190,7 @@ class Throughput:
         self.free, self._one = [], threading.Lock()
         self._check, self._wait_counts = call.bind(dll.epf_ht_check), call.bind(dll.epf_ht_wait_counts)
         for name, declared, checks in (("layout", Routing, False), ("notify", Routing, True), ("dispatch", Dispatch, True), ("combine", Combine, True),
-                                       ("places", Places, False), ("spread", Group, False), ("fold", Group, False)):
+                                       ("number", Number, False), ("groups", Groups, False), ("spread", Spread, False), ("fold", Fold, False)):
             setattr(self, name, call.launcher(dll.epf_ht_check if checks else None, getattr(dll, "epf_ht_" + name), at, declared))
         self.order, self.wait, self._record = (
             functools.partial(call.bind(f), at) for f in (dll.epf_ht_order, dll.epf_ht_wait, dll.epf_ht_record))
