@@ -282,6 +282,11 @@ static void check_fold(struct rank *me)
 		assert_true(g->back_weights[i] == 0.0f);
 }
 
+static const struct ht_state *state_of(const struct rank *me)
+{
+	return me->ht->words;
+}
+
 static void run_groups(struct rig *g, uint64_t seed)
 {
 	struct batch *b = make_batch(g->ranks, seed);
@@ -297,6 +302,8 @@ static void run_groups(struct rig *g, uint64_t seed)
 			check_rows(&g->rank[r]);
 	}
 	all_right(g, group_again);
+	for (uint32_t r = 0; r < g->ranks; r++)
+		assert_int_equal(state_of(&g->rank[r])->grouped, state_of(&g->rank[r])->ended);
 	for (uint32_t r = 0; r < g->ranks; r++) {
 		check_groups(&g->rank[r]);
 		check_fold(&g->rank[r]);
@@ -326,13 +333,14 @@ static void rows_come_to_their_groups_between_nodes(void **state)
 	}
 }
 
-enum { NUMBERED = 300, MANY = EPF_HT_LOCAL_MAX + 900 };
+enum { NUMBERED = 300, BEHIND = 200, MANY = EPF_HT_LOCAL_MAX + 900 };
 
 /* Entries are numbered by expert, in their order; those of no expert are left as they are. Also with more experts than are counted at a time. */
 static void entries_are_numbered(void **state)
 {
-	static int64_t idx[NUMBERED * TOPK];
-	static int32_t numbers[NUMBERED * TOPK], next[MANY];
+	static int64_t
+		idx[NUMBERED * TOPK + BEHIND]; /* what lies behind are entries, too, of expert 0 */
+	static int32_t numbers[NUMBERED * TOPK + BEHIND], next[MANY];
 	static int32_t work[EPF_HT_PLACE_PARTS * EPF_HT_LOCAL_MAX];
 	struct rig *g = open_rig(1, 0);
 	struct epf_ht *ht = g->rank[0].ht;
@@ -366,6 +374,8 @@ static void entries_are_numbered(void **state)
 			assert_int_equal(numbers[i], idx[i] >= 0 && idx[i] < experts
 							     ? next[idx[i]]++
 							     : (int32_t)0xa5a5a5a5);
+		for (uint32_t i = NUMBERED * TOPK; i < NUMBERED * TOPK + BEHIND; i++)
+			assert_int_equal(numbers[i], (int32_t)0xa5a5a5a5);
 		if (experts == MANY)
 			break;
 	}
