@@ -99,6 +99,7 @@ run table elastic-table
 run random elastic-random --cases "$cases"
 run layers elastic-layers
 [ -n "$cpu" ] || run large elastic-large
+run errors elastic-errors
 run graphs elastic-graphs --steps "$steps"
 run callers elastic-callers
 v2 v2-test --skip-perf-test ${quick:+--test-first-only}

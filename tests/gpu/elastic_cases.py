@@ -288,6 +288,30 @@ def large(rank):
     return f"{4 if rank.args.quick else 20} replays, two dispatches in each"
 
 
+def errors(rank):
+    """One rank has no memory for what it receives: it says so, the others do not notice, and the calls that follow are right."""
+    from deep_ep import expand
+    b = buffer(rank)
+    for i in range(3):
+        batch = Batch(rank, [40 + i] * rank.size, 1024, 4 * rank.size, 3, seed=900 + i, kind="fp8")
+        like_scales, failed = expand.like_scales, False
+
+        def none(*_):
+            raise MemoryError("none left")
+        if i != 1 and rank.rank == rank.size - 1:
+            expand.like_scales = none
+        try:
+            b.dispatch(given(batch), topk_idx=batch.idx, topk_weights=batch.weights, num_experts=batch.experts, num_max_tokens_per_rank=50, do_expand=True)
+        except MemoryError:
+            failed = True
+        expand.like_scales = like_scales
+        if failed != (i != 1 and rank.rank == rank.size - 1):
+            raise Wrong(f"call {i}: {'an error' if failed else 'no error'}")
+        one(rank, b, batch, what=f"after call {i}: ", expand=True)
+    b.destroy()
+    return "2 of 3 calls failed on one rank"
+
+
 def layers(rank):
     """Handles of many layers are held, and used in reverse order, as training does; barriers between them."""
     b = buffer(rank)
