@@ -139,4 +139,6 @@ run nodes-callers elastic-callers --nodes "$nodes"
 export NODES=$nodes
 v2 nodes-v2-test --skip-perf-test --test-first-only
 stop_daemon
+[ -n "$cpu" ] || [ "$ranks" -le "$gpus" ] || with_mps off # it ends all clients with one that is killed
+run kill elastic-kill
 end

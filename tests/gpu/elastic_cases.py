@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 
-from ht_cases import ORDERS, Batch, grow, named, same, spoil
+from ht_cases import ORDERS, Batch, die, grow, lost, named, same, spoil
 from ll_reference import Wrong
 
 MOST = 7  # tokens that a call may have beyond those of the rank with most
@@ -310,6 +310,19 @@ def errors(rank):
         one(rank, b, batch, what=f"after call {i}: ", expand=True)
     b.destroy()
     return "2 of 3 calls failed on one rank"
+
+
+def kill(rank):
+    """The last rank is killed in a dispatch of rows grouped by expert, when the others have its counts: they name it as lost."""
+    b = buffer(rank)
+    batch = Batch(rank, [64] * rank.size, 1024, 8 * rank.size, 4, seed=3)
+    for _ in range(3):
+        one(rank, b, batch, expand=True)
+    rank.meet()
+    if rank.rank == rank.size - 1:
+        b._buffer._ht.dispatch = die
+    return lost(rank, b._buffer, lambda: b.dispatch(batch.x, topk_idx=batch.idx, topk_weights=batch.weights, num_experts=batch.experts,
+                                                    num_max_tokens_per_rank=64, do_expand=True))
 
 
 def layers(rank):

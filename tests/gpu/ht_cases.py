@@ -552,7 +552,6 @@ def kill(rank, at="counts"):
 
     No deadline passes before the test's limit.
     """
-    import epf
     last = rank.size - 1
     b = rank.throughput_buffer()
     batch = Batch(rank, [64] * rank.size, 1024, 8 * rank.size, 4, seed=3)
@@ -560,24 +559,33 @@ def kill(rank, at="counts"):
         one(rank, b, batch)
     rows, _, handle = received(b, batch)
     rank.meet()
-
-    def die(*_):
-        os.kill(os.getpid(), signal.SIGKILL)
-
     if rank.rank == last and at == "rows":
         b._ht.dispatch = die  # its counts are with the others by then
     elif rank.rank == last:
         die()
-    began = time.time()
-    try:
+
+    def call():
         if at == "sums":
             b.combine(batch.output(rows, rank.rank), handle)
         else:
             per_rank, per_node, per_expert, in_rank, _ = b.get_dispatch_layout(batch.idx, batch.experts)
             b.dispatch(batch.x, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node, is_token_in_rank=in_rank,
                        num_tokens_per_expert=per_expert, topk_idx=batch.idx, topk_weights=batch.weights)
+    return lost(rank, b, call)
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lost(rank, buffer, call):
+    """A call of a Buffer that the last rank is lost in: it says so."""
+    import epf
+    last, began = rank.size - 1, time.time()
+    try:
+        call()
         rank.sync()
-        b._ht.check()
+        buffer._ht.check()
     except epf.EpfError as error:
         if not re.search(rf"rank {last} on node \d+ is lost", str(error)):
             raise Wrong(f"the error does not say that rank {last} is lost: {error}") from None

@@ -476,7 +476,7 @@ PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
 PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "sizes", "crossing", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
 PARTS.update({f"ht-kill-{name}": part_of("ht_cases", f"kill_{name}") for name in ("rows", "sums")})
-PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "large", "errors", "layers", "graphs", "callers")})
+PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "large", "errors", "layers", "graphs", "callers", "kill")})
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
 PARTS["ht-memory"] = part_of("ht_memory", "memory")
 PARTS.update({"peers-ll": part_of("peers_speed", "low_latency"), "peers-ht": part_of("peers_speed", "high_throughput")})
@@ -499,7 +499,7 @@ def main():
     parser.add_argument("--nixl", help="folder with NIXL EP's package")
     parser.add_argument("--nccl-ep", action="store_true", help="NCCL EP takes part in peers-*")
     args = parser.parse_args()
-    args.kills = any(part.startswith(("kill", "ht-kill")) for part in args.part)
+    args.kills = any(part.startswith(("kill", "ht-kill", "elastic-kill")) for part in args.part)
     if set(args.part) - set(PARTS) or (args.kills and len(args.part) > 1):
         parser.error(f"parts are {', '.join(PARTS)}; kill must be the only part")
     if args.device == "cuda" and not torch.cuda.is_available():

@@ -88,7 +88,7 @@ def a_late_rank_is_shown():
 
 
 def a_killed_rank_is_named():
-    for part in ("ht-kill", "ht-kill-rows", "ht-kill-sums"):
+    for part in ("ht-kill", "ht-kill-rows", "ht-kill-sums", "elastic-kill"):
         for nodes in ("a,a,a", "a,a,b", "b,a,a"):
             cases(part, "--ranks", "3", "--nodes", nodes)
 
