@@ -95,7 +95,9 @@ struct rig *open_on(const struct topology *on, uint64_t timeout_ns, enum nic nic
 				    .late = nic == LATE,
 				    .bytes = 1u << 20,
 				    .timeout_ns = timeout_ns };
-	struct epf_ht_row row = { .bytes = HIDDEN * 2, .scale_words = SCALES + 1 + TOPK, .topk = TOPK };
+	struct epf_ht_row row = { .bytes = HIDDEN * 2,
+				  .scale_words = SCALES + 1 + TOPK,
+				  .topk = TOPK };
 	struct rig *g = aligned_alloc(16, (sizeof(*g) + 15) / 16 * 16);
 
 	assert_non_null(g);
