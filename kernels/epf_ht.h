@@ -184,7 +184,8 @@ struct epf_ht_combine {
 /*
  * Rows grouped by expert, one for each entry, groups in ascending expert, in each the order of the rows: epf_ht_number() and epf_ht_notify(), an
  * epf_ht_dispatch() with EPF_HT_GROUPED, epf_ht_groups() and epf_ht_spread(). A spread runs beside its dispatch: launch it behind it, on another stream that has
- * waited for what is in front of the dispatch, and let nothing follow that has not waited for both. Every grouped dispatch that moves rows needs one.
+ * waited for what is in front of the dispatch, and let nothing follow that has not waited for both. Both, and what other ranks' kernels wait for on this device,
+ * must find room there at once: where that is not sure, launch the spread behind the dispatch on its stream. Every grouped dispatch that moves rows needs one.
  */
 
 /* Parts that entries are shared out in, at most. */

@@ -152,8 +152,9 @@ int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_spread *s, void *stream
 		return err;
 	j.numbered = s->starts ? 1 + row.topk : 0;
 	row.scale_words += j.numbered;
-	/* The rest is for the dispatch, which the spread must not keep from running. */
-	j.blocks = s->blocks && s->blocks < ht->blocks ? s->blocks : (ht->blocks + 1) / 2;
+	/* The rest is for the dispatch, which a spread beside it must not keep from running. */
+	j.blocks = s->blocks ? s->blocks : (ht->blocks + 1) / 2;
+	j.blocks = j.blocks < ht->blocks ? j.blocks : ht->blocks;
 	j.lay = ht_layout_of(&row, s->room);
 	j.tokens = s->tokens;
 	j.received = s->rows;

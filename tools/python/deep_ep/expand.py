@@ -14,6 +14,9 @@ from .throughput import Moved
 from .utils.math import column_stride
 
 _NONE = (0, 0)
+# A dispatch that takes at most one of so many multiprocessors is copied from while it runs, by half of them: a quarter is left for whatever other ranks wait for.
+BESIDE = 4
+WHOLE = 1 << 16  # multiprocessors: all
 
 
 class Groups:
@@ -48,7 +51,7 @@ class Groups:
 
 class Grouped:
     """One dispatch of rows grouped by expert. Its kernels run on the call's stream and on one beside it, which waits for the call's where that is needed, and
-    the call's for it at the end.
+    the call's for it at the end; on the call's alone, one after the other, if the dispatch leaves too few multiprocessors.
 
     Arguments:
         buffer: Buffer. call: the call on whose stream it runs.
@@ -69,7 +72,8 @@ class Grouped:
         self._buffer, self._ht, self._call, self._stream, self._where = buffer, ht, call, call.stream, where
         self._rows, self._topk_idx, self._topk_weights, self._local, self._blocks, self._first = rows, topk_idx, topk_weights, local, blocks, first
         self._epilogue = epilogue
-        self._beside = buffer._stream_beside()
+        self._beside = buffer._stream_beside() if BESIDE * blocks <= buffer._multiprocessors else None
+        self._at = self._stream if self._beside is None else self._beside.cuda_stream
         buffer._keep_window()
 
     def _row(self) -> Tuple[int, int, int]:
@@ -81,16 +85,12 @@ class Grouped:
     def _fork(self) -> None:
         """What is launched beside the call waits for what was launched for it."""
         if self._beside is not None:
-            throughput.check(self._ht.order(self._stream, self._beside.cuda_stream))
+            throughput.check(self._ht.order(self._stream, self._at))
 
     def _join(self) -> None:
         """The reverse."""
         if self._beside is not None:
-            throughput.check(self._ht.order(self._beside.cuda_stream, self._stream))
-
-    @property
-    def _number(self) -> Optional[int]:
-        return None if self._beside is None else self._beside.cuda_stream
+            throughput.check(self._ht.order(self._at, self._stream))
 
     def route(self, experts: int, alignment: int, worst: int) -> Optional[List[int]]:
         """Numbers entries, exchanges counts, moves rows and finds the groups. worst: rows that can arrive at most, where the CPU does not wait for counts, or 0.
@@ -101,7 +101,7 @@ class Grouped:
                                for sizes in (index.shape, (throughput.PLACE_PARTS, min(experts, throughput.LOCAL_MAX))))
         routing = Routing(self._buffer, self._ht, self._call, index, experts, worst)
         # In the order of struct epf_ht_number.
-        number = functools.partial(self._ht.number, self._number, *index.shape, experts, 0, index, work, self._numbers)
+        number = functools.partial(self._ht.number, self._at, *index.shape, experts, 0, index, work, self._numbers)
         if worst:
             throughput.check(number())
             self.move(routing.handle, False, False, routing.exchange)
@@ -151,7 +151,7 @@ class Grouped:
 
     def _groups(self, alignment: int) -> Groups:
         """Where the groups lie, beside the call."""
-        return Groups(self._ht, self._number, self._numbers, self._buffer.group_size, self._local, alignment)
+        return Groups(self._ht, self._at, self._numbers, self._buffer.group_size, self._local, alignment)
 
     def places(self) -> Tuple[Any, Any]:
         """Memory for what spread() finds of the first dispatch of a routing: slots and source."""
@@ -179,8 +179,8 @@ class Grouped:
             else:
                 with self._buffer._torch.cuda.stream(self._beside):
                     self._epilogue.current_stream_wait()
-        self._copy(self._number, (hidden * width, 0 if scales is None else scales.size(1), self._topk_idx.size(1)), self._local, self._room, tokens, slots.size(0),
-                   count, 0, throughput.ZERO if zero else 0, self._first, 0, self.handle.at[0], self.handle.at[1], at, scales,
+        self._copy(self._at, (hidden * width, 0 if scales is None else scales.size(1), self._topk_idx.size(1)), self._local, self._room, tokens, slots.size(0),
+                   count, WHOLE if self._beside is None else 0, throughput.ZERO if zero else 0, self._first, 0, self.handle.at[0], self.handle.at[1], at, scales,
                    *(_NONE if scales is None else scales.stride()), self._topk_idx, self._topk_weights, self._numbers, None if self._numbers is None else groups.at[0], *groups.at[2:], slots,
                    out, out_scales, *(_NONE if scales is None else out_scales.stride()), None if self._numbers is None else source, out_weights)
         self._join()

@@ -81,6 +81,7 @@ class HighThroughput:
     _window_size = 0
     _has_window = False  # whether rows of this node arrive in one
     _beside: Any = None  # of _stream_beside()
+    _multiprocessors = 0  # of the GPU
     _fits: Dict[Tuple[int, int, int], Tuple[int, int]]  # room and across that the memory was found to be enough for, by row
     _counts: Any = None
     _numbers: Any = None  # the same, as an array of ctypes
@@ -119,6 +120,7 @@ class HighThroughput:
         if self._on_gpu:
             offer(self)
         self._has_window = self._ht.node_max > 1
+        self._multiprocessors = self._torch.cuda.get_device_properties(self.device).multi_processor_count if self._on_gpu else 0
         if self._on_gpu and self._ht.node_max > 1:
             self._results = Results.make(self._torch, self.device, self.num_nvl_bytes)
         return self._ht
