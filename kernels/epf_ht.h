@@ -189,7 +189,7 @@ struct epf_ht_combine {
  */
 
 /* Parts that entries are shared out in, at most. */
-#define EPF_HT_PLACE_PARTS 128u
+#define EPF_HT_NUMBER_PARTS 128u
 
 /* Numbers of the entries of this rank's tokens: how many entries of the same expert come before, in the order of tokens and top-k. */
 struct epf_ht_number {
@@ -200,7 +200,7 @@ struct epf_ht_number {
 	uint32_t reserved;
 	const int64_t *topk_idx; /* [tokens][topk]: an expert; others, as -1: none */
 	int32_t *
-		work; /* [EPF_HT_PLACE_PARTS][experts, at most EPF_HT_LOCAL_MAX] of device memory */
+		work; /* [EPF_HT_NUMBER_PARTS][experts, at most EPF_HT_LOCAL_MAX] of device memory */
 	int32_t *numbers; /* [tokens][topk]: written where there is an expert */
 };
 

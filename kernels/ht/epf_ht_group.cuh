@@ -120,7 +120,7 @@ EPF_DEV_FN void ht_number_part(const struct ht_job *j, struct ht_run r, uint32_t
 	}
 }
 
-EPF_DEV_FN void ht_places(const struct ht_job *j)
+EPF_DEV_FN void ht_number(const struct ht_job *j)
 {
 	uint32_t *next = ht_entries(), part = epf_block_number();
 

@@ -365,7 +365,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.out_numbers = (uintptr_t)d->out_numbers;
 	j.out_index = (uintptr_t)d->out_index;
 	j.out_weights = (uintptr_t)d->out_weights;
-	/* Whether one that needs not fit moves rows is not known here. */
+	/* Whether one with EPF_HT_IF_IT_FITS moves rows is not known here. */
 	ht->spread_due = grouped && !j.if_it_fits;
 	return launch_move(ht, HT_K_DISPATCH, &j, stream);
 }

@@ -14,7 +14,7 @@ enum { WAKE_EVERY = 4096 };
 static void (*const kernels[HT_KERNELS])(const struct ht_job *job) = {
 	[HT_K_LAYOUT] = ht_layout,     [HT_K_NOTIFY] = ht_notify,   [HT_K_READY] = ht_ready,
 	[HT_K_DISPATCH] = ht_dispatch, [HT_K_COMBINE] = ht_combine, [HT_K_TALLY] = ht_tally,
-	[HT_K_PLACES] = ht_places,     [HT_K_GROUPS] = ht_groups,   [HT_K_SPREAD] = ht_spread,
+	[HT_K_NUMBER] = ht_number,     [HT_K_GROUPS] = ht_groups,   [HT_K_SPREAD] = ht_spread,
 	[HT_K_FOLD] = ht_fold,
 };
 
@@ -67,7 +67,7 @@ FAKE(ready, HT_K_READY)
 FAKE(dispatch, HT_K_DISPATCH)
 FAKE(combine, HT_K_COMBINE)
 FAKE(tally, HT_K_TALLY)
-FAKE(places, HT_K_PLACES)
+FAKE(number, HT_K_NUMBER)
 FAKE(groups, HT_K_GROUPS)
 FAKE(spread, HT_K_SPREAD)
 FAKE(fold, HT_K_FOLD)
@@ -79,7 +79,7 @@ static const struct epf_gpu_fake_kernel fake[] = {
 	{ "_ZN9ep_fabric2ht8dispatchE6ht_job", fake_dispatch },
 	{ "_ZN9ep_fabric2ht7combineE6ht_job", fake_combine },
 	{ "_ZN9ep_fabric2ht5tallyE6ht_job", fake_tally },
-	{ "_ZN9ep_fabric2ht6placesE6ht_job", fake_places },
+	{ "_ZN9ep_fabric2ht6numberE6ht_job", fake_number },
 	{ "_ZN9ep_fabric2ht6groupsE6ht_job", fake_groups },
 	{ "_ZN9ep_fabric2ht6spreadE6ht_job", fake_spread },
 	{ "_ZN9ep_fabric2ht4foldE6ht_job", fake_fold },

@@ -44,7 +44,7 @@ static uint32_t parts_of(uint32_t entries, uint32_t threads)
 {
 	uint32_t parts = entries / threads + (entries % threads != 0);
 
-	return parts < 1 ? 1 : parts > EPF_HT_PLACE_PARTS ? EPF_HT_PLACE_PARTS : parts;
+	return parts < 1 ? 1 : parts > EPF_HT_NUMBER_PARTS ? EPF_HT_NUMBER_PARTS : parts;
 }
 
 int epf_ht_number(struct epf_ht *ht, const struct epf_ht_number *n, void *stream)
@@ -73,7 +73,7 @@ int epf_ht_number(struct epf_ht *ht, const struct epf_ht_number *n, void *stream
 		j.local = left < EPF_HT_LOCAL_MAX ? left : EPF_HT_LOCAL_MAX;
 		err = ht_launch(ht, HT_K_TALLY, &j, stream);
 		if (!err)
-			err = ht_launch(ht, HT_K_PLACES, &j, stream);
+			err = ht_launch(ht, HT_K_NUMBER, &j, stream);
 	}
 	return err;
 }

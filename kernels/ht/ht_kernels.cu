@@ -46,9 +46,9 @@ KERNEL tally(JOB j)
 	ht_tally(&j);
 }
 
-KERNEL places(JOB j)
+KERNEL number(JOB j)
 {
-	ht_places(&j);
+	ht_number(&j);
 }
 
 KERNEL groups(JOB j)

@@ -208,7 +208,7 @@ struct ht_job {
 	uint32_t
 		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */
 	uint32_t
-		parts; /* combine: of this rank's rows; the same at all ranks; tally, places: of entries */
+		parts; /* combine: of this rank's rows; the same at all ranks; tally, number: of entries */
 	uint32_t writers;    /* combine: warps of a block that write rows */
 	uint32_t call;       /* enum epf_why_call: what is counted under */
 	uint32_t grown;      /* notify: this rank has memory that the others have not mapped */
@@ -218,7 +218,7 @@ struct ht_job {
 	uint32_t told;   /* grouped dispatch: how often ranks are told how many rows there are */
 	uint32_t zero;   /* spread: rows that no entry has become zeros */
 	uint32_t groups; /* spread and fold: grouped rows */
-	uint32_t first_expert; /* tally, places: of the `local` ones whose entries are numbered */
+	uint32_t first_expert; /* tally, number: of the `local` ones whose entries are numbered */
 	uint32_t forwarded;    /* rows of links */
 	uint32_t first_signal;
 	uint32_t nodes;
@@ -248,7 +248,7 @@ struct ht_job {
 	uint64_t out_stride[2];   /* dispatch, spread: the same of out_scales */
 	/* routing */
 	uint64_t
-		scratch; /* of the blocks that share a rank's routing: HT_CHUNKS; tally, places: uint32 [parts][local] */
+		scratch; /* of the blocks that share a rank's routing: HT_CHUNKS; tally, number: uint32 [parts][local] */
 	uint64_t topk_idx;   /* int64 [tokens][topk] */
 	uint64_t in_rank;    /* uint8 [tokens][ranks]; notify: 0: it looks at topk_idx itself */
 	uint64_t per_rank;   /* int32 [ranks] */
@@ -262,7 +262,7 @@ struct ht_job {
 	uint64_t
 		slots; /* spread, fold: int32 [received][topk]: the grouped row of an entry, or -1 */
 	uint64_t
-		numbers; /* int32 [tokens][topk], of entries: places writes them, a grouped dispatch and its spread read them; 0: they are not needed */
+		numbers; /* int32 [tokens][topk], of entries: the kernel number writes them, a grouped dispatch and its spread read them; 0: they are not needed */
 	uint64_t matrix; /* int32 [ranks][ranks]: (i, r) = rows that ranks 0..i send to r */
 	uint64_t host;   /* int64 [HT_HOST + local] that the CPU waits for */
 	uint64_t ticket; /* what is written to its first word last */

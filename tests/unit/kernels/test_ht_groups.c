@@ -19,7 +19,7 @@ static struct groups {
 	uint16_t x[TOKENS * HIDDEN] __attribute__((aligned(16)));
 	int64_t idx[TOKENS * TOPK];
 	float weight[TOKENS * TOPK];
-	int32_t numbers[TOKENS * TOPK], work[EPF_HT_PLACE_PARTS * EXPERTS];
+	int32_t numbers[TOKENS * TOPK], work[EPF_HT_NUMBER_PARTS * EXPERTS];
 	int32_t starts[EXPERTS], counts[LOCAL], ends[LOCAL], aligned[LOCAL];
 	int32_t slots[RANKS * TOKENS * TOPK];
 	uint32_t source[RANKS * TOKENS];
@@ -341,7 +341,7 @@ static void entries_are_numbered(void **state)
 	static int64_t
 		idx[NUMBERED * TOPK + BEHIND]; /* what lies behind are entries, too, of expert 0 */
 	static int32_t numbers[NUMBERED * TOPK + BEHIND], next[MANY];
-	static int32_t work[EPF_HT_PLACE_PARTS * EPF_HT_LOCAL_MAX];
+	static int32_t work[EPF_HT_NUMBER_PARTS * EPF_HT_LOCAL_MAX];
 	struct rig *g = open_rig(1, 0);
 	struct epf_ht *ht = g->rank[0].ht;
 	struct epf_ht_number n = { .size = sizeof(n),

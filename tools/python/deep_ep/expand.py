@@ -98,7 +98,7 @@ class Grouped:
         index = self._topk_idx
         self._fork()  # numbers are made while counts travel
         self._numbers, work = (index.new_empty(sizes, dtype=self._buffer._torch.int32)
-                               for sizes in (index.shape, (throughput.PLACE_PARTS, min(experts, throughput.LOCAL_MAX))))
+                               for sizes in (index.shape, (throughput.NUMBER_PARTS, min(experts, throughput.LOCAL_MAX))))
         routing = Routing(self._buffer, self._ht, self._call, index, experts, worst)
         # In the order of struct epf_ht_number.
         number = functools.partial(self._ht.number, self._at, *index.shape, experts, 0, index, work, self._numbers)

@@ -13,7 +13,7 @@ from .lowlat import check
 
 TOPK_MAX = 32
 LOCAL_MAX = 4096
-PLACE_PARTS = 128
+NUMBER_PARTS = 128
 SIGNALS_PER_RANK = 6
 HOST_WORDS = 6
 GROWN, FITS = 1, 2  # bits of the last of them
