@@ -76,17 +76,25 @@ static int given(const void *p, const char *name, uint32_t align)
 	return ll_fail(-EINVAL, "%s is %p: an address is needed, a multiple of %u", name, p, align);
 }
 
-static int check_size(const char *what, size_t size, size_t known)
+int ht_check_size(const char *what, size_t size, size_t known)
 {
 	return size == known ? 0
-			     : ll_fail(-EINVAL, "size of a %s is %zu, this library knows %zu", what,
+			     : ll_fail(-EINVAL, "size of %s is %zu, this library knows %zu", what,
 				       size, known);
+}
+
+int ht_check_row(uint32_t bytes)
+{
+	return bytes && bytes % HT_VEC == 0
+		       ? 0
+		       : ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
+				 bytes, HT_VEC);
 }
 
 static int job_of_routing(struct epf_ht *ht, const struct epf_ht_routing *r, struct ht_job *j)
 {
 	uint32_t ranks = ht->ll->ranks;
-	int err = check_size("routing", r->size, sizeof(*r));
+	int err = ht_check_size("a routing", r->size, sizeof(*r));
 
 	if (err)
 		return err;
@@ -302,7 +310,7 @@ static int check_grouped(const struct epf_ht *ht, const struct epf_ht_dispatch *
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream)
 {
 	struct ht_job j = ht_job_begin(ht);
-	int err = check_size("dispatch", d->size, sizeof(*d));
+	int err = ht_check_size("a dispatch", d->size, sizeof(*d));
 	uint32_t grouped = d->flags & EPF_HT_GROUPED, received = grouped ? d->room : d->received;
 	struct epf_ht_row row = { 0 };
 
@@ -310,9 +318,8 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 		row = d->row;
 		row.scale_words += numbered(d);
 	}
-	if (!err && (!d->row.bytes || d->row.bytes % HT_VEC))
-		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
-			      d->row.bytes, HT_VEC);
+	if (!err)
+		err = ht_check_row(d->row.bytes);
 	if (!err && d->flags & EPF_HT_IF_IT_FITS && ht->nodes > 1)
 		err = ll_fail(-EINVAL, "EPF_HT_IF_IT_FITS with %u nodes: it is for one", ht->nodes);
 	if (!err && (grouped || ht->node_max > 1))
@@ -398,11 +405,10 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 {
 	struct epf_ht_row row = { .bytes = c->row_bytes, .topk = c->topk };
 	struct ht_job j = ht_job_begin(ht);
-	int err = check_size("combine", c->size, sizeof(*c));
+	int err = ht_check_size("a combine", c->size, sizeof(*c));
 
-	if (!err && (!c->row_bytes || c->row_bytes % HT_VEC))
-		err = ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
-			      c->row_bytes, HT_VEC);
+	if (!err)
+		err = ht_check_row(c->row_bytes);
 	if (!err && ht->node_max > 1)
 		err = check_window(ht, &row, c->room);
 	if (!err && c->received)

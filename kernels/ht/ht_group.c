@@ -4,13 +4,6 @@
 
 #include <errno.h>
 
-static int check_size(const char *what, size_t size, size_t known)
-{
-	return size == known ? 0
-			     : ll_fail(-EINVAL, "size of %s is %zu, this library knows %zu", what,
-				       size, known);
-}
-
 static int check_entries(uint32_t rows, uint32_t topk)
 {
 	if (topk > EPF_HT_TOPK_MAX)
@@ -19,14 +12,6 @@ static int check_entries(uint32_t rows, uint32_t topk)
 	if (topk && rows > INT32_MAX / topk)
 		return ll_fail(-EINVAL, "%u rows have more than 2^31 entries: give fewer", rows);
 	return 0;
-}
-
-static int check_row(uint32_t bytes)
-{
-	return bytes && bytes % HT_VEC == 0
-		       ? 0
-		       : ll_fail(-EINVAL, "a row has %u bytes: a positive multiple of %u is needed",
-				 bytes, HT_VEC);
 }
 
 static int check_rows(const char *name, const void *at, uint32_t rows)
@@ -50,7 +35,7 @@ static uint32_t parts_of(uint32_t entries, uint32_t threads)
 int epf_ht_number(struct epf_ht *ht, const struct epf_ht_number *n, void *stream)
 {
 	struct ht_job j = { .threads = ht->threads };
-	int err = check_size("numbers", n->size, sizeof(*n));
+	int err = ht_check_size("numbers", n->size, sizeof(*n));
 
 	if (!err)
 		err = check_entries(n->tokens, n->topk);
@@ -91,7 +76,7 @@ static int check_local(uint32_t experts)
 int epf_ht_groups(struct epf_ht *ht, const struct epf_ht_groups *g, void *stream)
 {
 	struct ht_job j = ht_job_begin(ht);
-	int err = check_size("groups", g->size, sizeof(*g));
+	int err = ht_check_size("groups", g->size, sizeof(*g));
 
 	if (!err)
 		err = check_local(g->experts);
@@ -111,10 +96,10 @@ int epf_ht_groups(struct epf_ht *ht, const struct epf_ht_groups *g, void *stream
 
 static int check_spread(const struct epf_ht_spread *s)
 {
-	int err = check_size("a spread", s->size, sizeof(*s));
+	int err = ht_check_size("a spread", s->size, sizeof(*s));
 
 	if (!err)
-		err = check_row(s->row.bytes);
+		err = ht_check_row(s->row.bytes);
 	if (!err)
 		err = check_entries(s->rows, s->row.topk);
 	if (!err)
@@ -192,10 +177,10 @@ int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_spread *s, void *stream
 int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_fold *f, void *stream)
 {
 	struct ht_job j = { .threads = ht->threads };
-	int err = check_size("a fold", f->size, sizeof(*f));
+	int err = ht_check_size("a fold", f->size, sizeof(*f));
 
 	if (!err)
-		err = check_row(f->row_bytes);
+		err = ht_check_row(f->row_bytes);
 	if (!err)
 		err = check_entries(f->rows, f->topk);
 	if (!err && f->rows && f->topk && !f->slots)

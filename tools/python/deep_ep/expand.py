@@ -192,7 +192,9 @@ class Grouped:
         self._moves = False
 
     def give_up(self) -> None:
-        """After an error: rows that move are copied nowhere, once they have arrived. The other ranks know nothing of the error, and count this dispatch."""
+        """After an error: what was launched beside the call ends before its memory is used again, and rows that move are copied nowhere, once they have arrived.
+        The other ranks know nothing of the error, and count this dispatch."""
+        self._join()
         if self._moves:
             matrix = self.handle.at[1]  # whose words say nothing, where there are no grouped rows
             self._copy(self._stream, (16, 0, 0), 1, 0, 0, 0, 0, 1, 0, 0, 0, None, matrix, None, None, *_NONE, None, None, None, None, matrix, matrix,
