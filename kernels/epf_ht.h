@@ -176,8 +176,10 @@ struct epf_ht_combine {
 	const void *
 		x; /* [received][row_bytes], 16-byte aligned: in the order in which dispatch gave them */
 	const float *weights; /* [received][topk], or NULL */
-	const void *bias[2];  /* [tokens][row_bytes], or NULL */
-	void *out;            /* [tokens][row_bytes] */
+	const uint64_t *
+		folded; /* of the epf_ht_fold() beside this call that makes x and weights; NULL: they are there */
+	const void *bias[2]; /* [tokens][row_bytes], or NULL */
+	void *out;           /* [tokens][row_bytes] */
 	float *out_weights; /* [tokens][topk]: sums over ranks, ascending, in FP32; with several nodes of each, and then over nodes */
 };
 
@@ -217,8 +219,12 @@ struct epf_ht_groups {
 	int32_t *aligned; /* [experts]: one past the last row of a group: a multiple of align */
 };
 
-/* Grouped rows that no entry has are zeros; otherwise only their weights are. */
-#define EPF_HT_ZERO 1u
+/*
+ * Flags of a spread: EPF_HT_IF_IT_FITS, for one that is launched with its dispatch before the counts are known: it copies only if the dispatch moves rows, and slots and
+ * outputs are long enough. Otherwise it does nothing, and another one must follow.
+ */
+#define EPF_HT_ZERO \
+ 8u /* grouped rows that no entry has are zeros; otherwise only their weights are */
 
 struct epf_ht_spread {
 	size_t size; /* sizeof(struct epf_ht_spread) */
@@ -230,7 +236,7 @@ struct epf_ht_spread {
 	uint32_t rows;    /* of slots and out_numbers: those that can arrive, at least */
 	uint32_t grouped; /* of the outputs */
 	uint32_t blocks;  /* multiprocessors to use at most; 0: half of them */
-	uint32_t flags;   /* EPF_HT_ZERO */
+	uint32_t flags;   /* EPF_HT_ZERO, EPF_HT_IF_IT_FITS */
 	uint32_t first_number;
 	uint32_t reserved;
 	const int32_t *place;
@@ -255,20 +261,29 @@ struct epf_ht_spread {
 	float *out_weights;     /* [grouped], or NULL */
 };
 
-/* Back: a row of BF16 for each received one, the sum of its entries' rows. A grouped row belongs to at most one entry. */
+/* Parts that a fold counts, at most. */
+#define EPF_HT_FOLD_PARTS 16u
+
+/*
+ * Back: a row of BF16 for each received one, the sum of its entries' rows. A grouped row belongs to at most one entry. With `folded`, and on one node, the combine of
+ * these rows runs beside it: launch the fold first, and the combine on a stream that does not wait for it.
+ */
 struct epf_ht_fold {
 	size_t size; /* sizeof(struct epf_ht_fold) */
 	uint32_t row_bytes;
 	uint32_t topk;
 	uint32_t rows;
-	uint32_t grouped; /* number of grouped rows */
-	uint32_t blocks;  /* multiprocessors to use at most; 0: all */
-	uint32_t reserved;
+	uint32_t grouped;      /* number of grouped rows */
+	uint32_t blocks;       /* multiprocessors to use at most; 0: all */
+	uint32_t room;         /* as the combine */
+	const int32_t *matrix; /* as the combine */
 	const int32_t *
 		slots; /* [rows][topk]: the grouped row of each entry; negative, or not below grouped: none */
 	const void *x;        /* [grouped][row_bytes], 16-byte aligned */
 	const float *weights; /* [grouped], or NULL */
 	/* Outputs. */
+	uint64_t *
+		folded; /* [EPF_HT_FOLD_PARTS], zeros: what is there is counted, for the combine; or NULL */
 	void *out; /* [rows][row_bytes], 16-byte aligned; rows without an entry are left unwritten */
 	float *out_weights; /* [rows][topk]: 0 for an entry without a grouped row */
 };

@@ -5,7 +5,8 @@
  * crosses; the token's rank adds biases, then nodes ascending, and rounds. Rows that their adder holds itself are read where they are.
  *
  * On one node a quarter of the warps write rows, in parts, and the others add tokens as soon as the parts that hold their rows have arrived. A warp that
- * writes never waits for another rank, so no order of rows can make ranks wait for each other; it adds tokens, too, when it has written its rows.
+ * writes never waits for another rank, so no order of rows can make ranks wait for each other; it adds tokens, too, when it has written its rows. Where a fold
+ * makes the rows meanwhile, all wait for the part that they read.
  */
 #ifndef EPF_KERNELS_HT_COMBINE_CUH
 #define EPF_KERNELS_HT_COMBINE_CUH
@@ -400,7 +401,7 @@ EPF_DEV_FN void ht_wait_row(const struct ht_job *j, uint32_t member, int32_t pla
 {
 	const struct ht_mark *m = &ht_marks()[member];
 
-	if (place < 0 || m->rank == j->rank)
+	if (place < 0 || (m->rank == j->rank && !j->folded))
 		return;
 	while (epf_ld32_acquire_block(&m->arrived) <= ht_part_of(j, m->rows, (uint32_t)place))
 		epf_pause();

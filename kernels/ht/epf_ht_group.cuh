@@ -421,11 +421,21 @@ EPF_DEV_FN void ht_spread_nothing(const struct ht_job *j)
 		HT_AT(int32_t, j->slots)[i] = -1;
 }
 
+/* Do the rows of a dispatch move that was launched before their number was known, and are the outputs long enough that this rank has guessed? */
+EPF_DEV_FN int ht_spread_fits(const struct ht_job *j)
+{
+	return epf_ld_relaxed_gpu(&ht_state_of(j)->fits) &&
+	       ht_rows_until(j, j->ranks - 1u, j->rank) <= j->received &&
+	       HT_AT(const uint32_t, j->ends[1])[j->local - 1u] <= j->groups;
+}
+
 EPF_DEV_FN void ht_spread(const struct ht_job *j)
 {
 	uint32_t warps = j->threads / LL_LANES, warp = epf_thread_in_block() / LL_LANES;
 	uint64_t grouped = ht_grouped(j);
 
+	if (j->if_it_fits && !ht_spread_fits(j))
+		return;
 	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j) + 1u; m += j->threads)
 		ht_arrived()[m] = 0;
 	if (epf_thread_in_block() == 0)
@@ -480,17 +490,49 @@ EPF_DEV_FN void ht_fold_weights(const struct ht_job *j, uint32_t row)
 	}
 }
 
+/* A chunk is there: counts it for the combine that waits for its part. A warp. */
+EPF_DEV_FN void ht_count_folded(const struct ht_job *j, uint32_t part)
+{
+	epf_warp_barrier();
+	if (epf_lane() == 0) {
+		epf_fence_gpu();
+		(void)epf_add_gpu(HT_AT(uint64_t, j->folded) + part, 1);
+	}
+}
+
+/*
+ * Chunk number `n` of a part of the rows of rank s, if there is one. The rows that arrived, in the order in which a combine reads them: in parts, in each of which
+ * all ranks take turns, this one the last. A warp.
+ */
+EPF_DEV_FN void ht_fold_of(const struct ht_job *j, const struct ht_chunks *c, uint32_t part,
+			   uint32_t s, uint32_t n)
+{
+	uint32_t first = ht_rows_until(j, s - 1u, j->rank);
+	uint32_t rows = ht_rows_until(j, s, j->rank) - first, begin = ht_part(j, rows, part);
+	uint32_t row = first + begin + n / c->count, chunk = n % c->count;
+
+	if (n >= (ht_part(j, rows, part + 1u) - begin) * c->count)
+		return;
+	if (row < j->tokens) {
+		ht_fold_chunk(j, c, row, chunk);
+		if (chunk == 0 && j->out_weights)
+			ht_fold_weights(j, row);
+	}
+	if (j->folded)
+		ht_count_folded(j, part);
+}
+
 EPF_DEV_FN void ht_fold(const struct ht_job *j)
 {
 	struct ht_chunks c = ht_chunks(j);
-	uint64_t items = (uint64_t)j->tokens * c.count;
+	uint32_t turns = ht_longest_part(j, 1) * c.count * j->ranks; /* of a part */
+	uint64_t all = (uint64_t)turns * j->parts;
 
-	for (uint64_t i = ht_warp(j); i < items; i += ht_warps(j)) {
-		uint32_t row = (uint32_t)(i / c.count), chunk = (uint32_t)(i % c.count);
+	for (uint64_t i = ht_warp(j); i < all; i += ht_warps(j)) {
+		uint32_t n = (uint32_t)(i % turns);
 
-		ht_fold_chunk(j, &c, row, chunk);
-		if (chunk == 0 && j->out_weights)
-			ht_fold_weights(j, row);
+		ht_fold_of(j, &c, (uint32_t)(i / turns), (j->rank + 1u + n % j->ranks) % j->ranks,
+			   n / j->ranks);
 	}
 }
 

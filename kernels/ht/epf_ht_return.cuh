@@ -17,6 +17,39 @@ EPF_DEV_FN uint32_t ht_part_of(const struct ht_job *j, uint32_t rows, uint32_t p
 	return (uint32_t)((((uint64_t)place + 1u) * j->parts - 1u) / rows);
 }
 
+/* Chunks of part k of x: of the rows of all ranks, this one's with them. */
+EPF_DEV_FN uint64_t ht_part_chunks(const struct ht_job *j, uint32_t k)
+{
+	uint32_t before = 0, rows = 0;
+
+	for (uint32_t s = 0; s < j->ranks; s++) {
+		uint32_t until = ht_rows_until(j, s, j->rank);
+
+		rows += ht_part(j, until - before, k + 1u) - ht_part(j, until - before, k);
+		before = until;
+	}
+	return (uint64_t)rows * ht_chunks(j).count;
+}
+
+/* Has the fold beside this combine made part k of x? A lane. */
+EPF_DEV_FN int ht_is_folded(const struct ht_job *j, uint32_t k)
+{
+	const uint64_t *chunks = HT_AT(const uint64_t, j->folded) + k;
+
+	if (epf_ld_relaxed_gpu(chunks) < ht_part_chunks(j, k))
+		return 0;
+	(void)epf_ld_acquire_gpu(chunks);
+	return 1;
+}
+
+/* Waits for it: a fold waits for nobody, so this ends. A warp. */
+EPF_DEV_FN void ht_wait_folded(const struct ht_job *j, uint32_t k)
+{
+	while (epf_lane() == 0 && !ht_is_folded(j, k))
+		epf_pause();
+	epf_warp_barrier();
+}
+
 /* One chunk of row `row` of x, to index `at` of a member's window. A warp. */
 EPF_DEV_FN void ht_return_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t row,
 				uint32_t member, uint32_t at, uint32_t k)
@@ -41,26 +74,33 @@ struct ht_rounds {
 	uint64_t groups; /* of a part */
 };
 
-/* All parts are as long as the longest share of a rank makes them. A warp. */
-EPF_DEV_FN struct ht_rounds ht_rounds_of(const struct ht_job *j, const struct ht_chunks *c)
+/* Rows of x in the longest part of a rank: of any, or of those alone whose rows another rank adds. A warp. */
+EPF_DEV_FN uint32_t ht_longest_part(const struct ht_job *j, int any)
 {
 	uint32_t most = 0, all = 0;
-	struct ht_rounds r;
 
 	for (uint32_t s = epf_lane(); s < j->ranks; s += LL_LANES) {
 		uint32_t n = ht_rows_until(j, s, j->rank) - ht_rows_until(j, s - 1u, j->rank);
 
-		most = n > most && ht_via(j, s, j->node) != j->rank ? n : most;
+		most = n > most && (any || ht_via(j, s, j->node) != j->rank) ? n : most;
 	}
 	for (uint32_t i = 0; i < LL_LANES; i++) {
 		uint32_t n = (uint32_t)epf_lanes_get(epf_lanes_where(1), most, i);
 
 		all = n > all ? n : all;
 	}
+	return (all + j->parts - 1u) / j->parts;
+}
+
+/* All parts are as long as the longest one. A warp. */
+EPF_DEV_FN struct ht_rounds ht_rounds_of(const struct ht_job *j, const struct ht_chunks *c)
+{
+	uint64_t chunks = (uint64_t)ht_longest_part(j, 0) * c->count;
+	struct ht_rounds r;
+
 	r.each = ht_group_chunks((uint64_t)j->received * c->count, j->writers * j->blocks);
 	r.ranks = j->nodes == 1 && j->ranks > 1u ? j->ranks - 1u : j->ranks; /* not itself */
-	all = (all + j->parts - 1u) / j->parts;
-	r.groups = ((uint64_t)all * c->count + r.each - 1u) / r.each * r.ranks;
+	r.groups = (chunks + r.each - 1u) / r.each * r.ranks;
 	return r;
 }
 
@@ -94,11 +134,15 @@ EPF_DEV_FN void ht_return_rows(const struct ht_job *j, const struct ht_chunks *c
 {
 	struct ht_rounds r = ht_rounds_of(j, c);
 	struct ht_taken t = ht_take_first(j, j->writers * j->blocks, r.groups * j->parts);
-	uint32_t part = 0;
+	uint32_t part = 0, there = 0;
 
 	for (; t.group < t.groups; ht_take_next(&t)) {
 		for (; part < t.group / r.groups; part++)
 			ht_pass_part(part);
+		if (j->folded && there <= part) {
+			ht_wait_folded(j, part);
+			there = part + 1u;
+		}
 		ht_return_group(j, c, &r, part, t.group - part * r.groups);
 	}
 	for (; part < j->parts; part++)
@@ -134,6 +178,31 @@ EPF_DEV_FN void ht_note_parts(const struct ht_job *j, uint64_t call, uint32_t me
 	}
 }
 
+/* The same of this rank's own rows, where a fold beside this combine makes them. */
+EPF_DEV_FN void ht_note_folded(const struct ht_job *j, uint32_t member, int wait)
+{
+	struct ht_mark *m = &ht_marks()[member];
+
+	for (uint32_t part = m->arrived; part < j->parts; part++) {
+		while (!ht_is_folded(j, part)) {
+			if (!wait)
+				return;
+			epf_pause();
+		}
+		epf_st32_release_block(&m->arrived, part + 1u);
+	}
+}
+
+EPF_DEV_FN void ht_note(const struct ht_job *j, uint64_t call, int wait)
+{
+	for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
+		if (j->folded && ht_marks()[m].rank == j->rank)
+			ht_note_folded(j, m, wait);
+		else
+			ht_note_parts(j, call, m, wait);
+	epf_warp_barrier();
+}
+
 /*
  * The clerk of a block: tells the ranks of this node which parts are written, and the warps that add which have arrived. One warp, so that a single
  * one polls.
@@ -148,13 +217,9 @@ EPF_DEV_FN void ht_keep_parts(const struct ht_job *j, uint64_t call)
 			ht_announce(j, call, part++);
 		else
 			epf_pause();
-		for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
-			ht_note_parts(j, call, m, 0);
-		epf_warp_barrier();
+		ht_note(j, call, 0);
 	}
-	for (uint32_t m = epf_lane(); m < ht_mates(j); m += LL_LANES)
-		ht_note_parts(j, call, m, 1);
-	epf_warp_barrier();
+	ht_note(j, call, 1);
 	if (epf_lane() == 0)
 		ht_phase(j, EPF_WHY_MOVE);
 }

@@ -93,6 +93,9 @@ int ht_check_row(uint32_t bytes);
 /* What all jobs have of the object. */
 struct ht_job ht_job_begin(const struct epf_ht *ht);
 
+/* Parts of a combine: small enough that adding begins early, large enough that they cost little. */
+uint32_t ht_parts_of(const struct epf_ht *ht, uint32_t room);
+
 int ht_launch(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *j, void *stream);
 
 /* ---- ht_pool.c ---- */

@@ -377,8 +377,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	return launch_move(ht, HT_K_DISPATCH, &j, stream);
 }
 
-/* Parts of a combine: small enough that adding begins early, large enough that they cost little. */
-static uint32_t parts_of(const struct epf_ht *ht, uint32_t room)
+uint32_t ht_parts_of(const struct epf_ht *ht, uint32_t room)
 {
 	uint32_t parts = ht->nodes > 1 ? 1 : room / ht->part_rows;
 
@@ -417,6 +416,8 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 		err = given(c->out, "out", HT_VEC);
 	if (!err)
 		err = given(c->matrix, "matrix", 4);
+	if (!err && c->folded && ht->nodes > 1)
+		err = ll_fail(-EINVAL, "folded with %u nodes: it is for one", ht->nodes);
 	j.tokens = c->tokens;
 	if (!err)
 		err = job_of_plan(ht, c->plan, &row, 0, c->across, c->links, c->forwarded, &j);
@@ -425,7 +426,8 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 	j.call = EPF_WHY_HT_COMBINE;
 	j.unmet = 1;
 	j.blocks = blocks_of(ht, c->blocks);
-	j.parts = parts_of(ht, c->room);
+	j.parts = ht_parts_of(ht, c->room);
+	j.folded = (uintptr_t)c->folded;
 	j.writers = writers_of(ht, j.blocks);
 	j.lay = ht_layout_of(&row, c->room);
 	j.topk = c->topk;

@@ -151,6 +151,7 @@ int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_spread *s, void *stream
 	j.row_bytes = row.bytes;
 	j.scale_words = row.scale_words;
 	j.zero = s->flags & EPF_HT_ZERO;
+	j.if_it_fits = s->flags & EPF_HT_IF_IT_FITS;
 	j.matrix = (uintptr_t)s->matrix;
 	j.starts = (uintptr_t)s->starts;
 	j.ends[0] = (uintptr_t)s->ends;
@@ -176,7 +177,7 @@ int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_spread *s, void *stream
 
 int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_fold *f, void *stream)
 {
-	struct ht_job j = { .threads = ht->threads };
+	struct ht_job j = ht_job_begin(ht);
 	int err = ht_check_size("a fold", f->size, sizeof(*f));
 
 	if (!err)
@@ -191,9 +192,14 @@ int epf_ht_fold(struct epf_ht *ht, const struct epf_ht_fold *f, void *stream)
 		err = check_rows("out", f->out, f->rows);
 	if (!err && f->weights && !f->out_weights)
 		err = ll_fail(-EINVAL, "weights are given, and out_weights are missing");
+	if (!err && !f->matrix)
+		err = ll_fail(-EINVAL, "matrix is missing");
 	if (err || !f->rows)
 		return err;
 	j.blocks = f->blocks && f->blocks < ht->blocks ? f->blocks : ht->blocks;
+	j.parts = f->folded ? ht_parts_of(ht, f->room) : 1;
+	j.folded = (uintptr_t)f->folded;
+	j.matrix = (uintptr_t)f->matrix;
 	j.tokens = f->rows;
 	j.groups = f->grouped;
 	j.topk = f->topk;

@@ -208,16 +208,17 @@ struct ht_job {
 	uint32_t
 		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */
 	uint32_t
-		parts; /* combine: of this rank's rows; the same at all ranks; tally, number: of entries */
-	uint32_t writers;    /* combine: warps of a block that write rows */
-	uint32_t call;       /* enum epf_why_call: what is counted under */
-	uint32_t grown;      /* notify: this rank has memory that the others have not mapped */
-	uint32_t spare;      /* notify: of struct epf_ht_routing, as received and room */
-	uint32_t if_it_fits; /* dispatch: moves rows only if the last notify says that they fit */
-	uint32_t grouped;    /* dispatch: rows stay in the window, for a spread */
-	uint32_t told;   /* grouped dispatch: how often ranks are told how many rows there are */
-	uint32_t zero;   /* spread: rows that no entry has become zeros */
-	uint32_t groups; /* spread and fold: grouped rows */
+		parts; /* combine: of this rank's rows, the same at all ranks; fold: likewise; tally, number: of entries */
+	uint32_t writers; /* combine: warps of a block that write rows */
+	uint32_t call;    /* enum epf_why_call: what is counted under */
+	uint32_t grown;   /* notify: this rank has memory that the others have not mapped */
+	uint32_t spare;   /* notify: of struct epf_ht_routing, as received and room */
+	uint32_t
+		if_it_fits; /* dispatch: moves rows only if the last notify says that they fit; spread: copies only then, and if its outputs are long enough */
+	uint32_t grouped;   /* dispatch: rows stay in the window, for a spread */
+	uint32_t told;      /* grouped dispatch: how often ranks are told how many rows there are */
+	uint32_t zero;      /* spread: rows that no entry has become zeros */
+	uint32_t groups;    /* spread and fold: grouped rows */
 	uint32_t first_expert; /* tally, number: of the `local` ones whose entries are numbered */
 	uint32_t forwarded;    /* rows of links */
 	uint32_t first_signal;
@@ -261,6 +262,8 @@ struct ht_job {
 	uint64_t place; /* int32 [tokens][ranks]: which of this rank's rows for that rank, or -1; */
 	uint64_t
 		slots; /* spread, fold: int32 [received][topk]: the grouped row of an entry, or -1 */
+	uint64_t
+		folded; /* fold, combine: uint64 [HT_PARTS]: chunks of each part of x that a fold beside the combine has made; 0: x is there */
 	uint64_t
 		numbers; /* int32 [tokens][topk], of entries: the kernel number writes them, a grouped dispatch and its spread read them; 0: they are not needed */
 	uint64_t matrix; /* int32 [ranks][ranks]: (i, r) = rows that ranks 0..i send to r */

@@ -296,19 +296,28 @@ def errors(rank):
     b = buffer(rank)
     for i in range(3):
         batch = Batch(rank, [40 + i] * rank.size, 1024, 4 * rank.size, 3, seed=900 + i, kind="fp8")
-        like_scales, failed = expand.like_scales, False
+        like_scales, failed, copied = expand.like_scales, False, 0
+        spread = b._buffer._ht.spread
 
         def none(*_):
             raise MemoryError("none left")
+
+        def count(*values):
+            nonlocal copied
+            copied += 1
+            return spread(*values)
+        b._buffer._ht.spread = count
         if i != 1 and rank.rank == rank.size - 1:
             expand.like_scales = none
         try:
             b.dispatch(given(batch), topk_idx=batch.idx, topk_weights=batch.weights, num_experts=batch.experts, num_max_tokens_per_rank=50, do_expand=True)
         except MemoryError:
             failed = True
-        expand.like_scales = like_scales
+        expand.like_scales, b._buffer._ht.spread = like_scales, spread
         if failed != (i != 1 and rank.rank == rank.size - 1):
             raise Wrong(f"call {i}: {'an error' if failed else 'no error'}")
+        if failed and copied != 1:
+            raise Wrong(f"call {i}: {copied} copies of rows; each dispatch needs one, else the next one copies rows before they arrive")
         one(rank, b, batch, what=f"after call {i}: ", expand=True)
     b.destroy()
     return "2 of 3 calls failed on one rank"

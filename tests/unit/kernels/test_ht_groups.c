@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput in plain C: rows grouped by expert. Numbers of entries, where groups lie, dispatches whose rows are copied to their groups, along their routing
- * too, within a node and between nodes, the sums on the way back, and what is refused.
+ * too, or of guessed sizes, within a node and between nodes, the sums on the way back, also beside a combine, and what is refused.
  */
 #include "kernels/ll/ll.h"
 #include "tests/ref/ref.h"
 #include "tests/unit/kernels/ht_kit.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST = RANKS * TOKENS * TOPK + LOCAL * 16, EXPERTS = RANKS * LOCAL };
 
@@ -117,8 +119,8 @@ static void poison(struct groups *g)
 	memset(g->weights, 0xa5, sizeof(g->weights));
 }
 
-/* The first dispatch of a routing. */
-static int group(struct rank *me)
+/* What is in front of the first dispatch of a routing. where: of its groups, filled in. */
+static int prepare(struct rank *me, struct epf_ht_groups *where)
 {
 	const struct batch *b = me->batch;
 	struct groups *g = &of_rank[me->rank];
@@ -129,19 +131,16 @@ static int group(struct rank *me)
 				   .topk_idx = g->idx,
 				   .work = g->work,
 				   .numbers = g->numbers };
-	struct epf_ht_groups where = { .size = sizeof(where),
-				       .experts = b->local,
-				       .align = b->align,
-				       .starts = g->starts,
-				       .counts = g->counts,
-				       .ends = g->ends,
-				       .aligned = g->aligned };
-	struct epf_ht_row row = { b->hidden * 2, b->scales + 1 + b->topk, b->topk };
-	struct epf_ht_dispatch d;
-	struct epf_ht_spread s;
 	int err;
 
 	memset(g, 0xa5, sizeof(*g));
+	*where = (struct epf_ht_groups){ .size = sizeof(*where),
+					 .experts = b->local,
+					 .align = b->align,
+					 .starts = g->starts,
+					 .counts = g->counts,
+					 .ends = g->ends,
+					 .aligned = g->aligned };
 	for (uint32_t t = 0; t < n.tokens; t++) {
 		memcpy(g->x + t * b->hidden, b->x[me->rank][t], b->hidden * 2);
 		memcpy(g->idx + t * b->topk, b->idx[me->rank][t], b->topk * sizeof(*g->idx));
@@ -149,8 +148,19 @@ static int group(struct rank *me)
 		       b->topk * sizeof(*g->weight));
 	}
 	err = epf_ht_number(me->ht, &n, NULL);
-	if (!err)
-		err = plan(me);
+	return err ? err : plan(me);
+}
+
+/* The first dispatch of a routing. */
+static int group(struct rank *me)
+{
+	const struct batch *b = me->batch;
+	struct epf_ht_row row = { b->hidden * 2, b->scales + 1 + b->topk, b->topk };
+	struct epf_ht_groups where;
+	struct epf_ht_dispatch d;
+	struct epf_ht_spread s;
+	int err = prepare(me, &where);
+
 	d = dispatch_of(me, EPF_HT_NUMBERED);
 	if (!err)
 		err = epf_ht_reserve(me->ht, &row, d.across);
@@ -253,6 +263,7 @@ static void check_fold(struct rank *me)
 				 .topk = b->topk,
 				 .rows = received_of(me),
 				 .grouped = grouped_of(b, me->rank),
+				 .matrix = me->matrix,
 				 .slots = g->slots,
 				 .x = g->out,
 				 .weights = g->weights,
@@ -260,7 +271,8 @@ static void check_fold(struct rank *me)
 				 .out_weights = g->back_weights };
 
 	assert_int_equal(epf_ht_fold(me->ht, &f, NULL), 0);
-	for (uint32_t row = 0; row < f.rows; row++) {
+	for (uint32_t row = 0; row < (uint32_t)me->matrix[(b->ranks - 1) * b->ranks + me->rank];
+	     row++) {
 		float sum[HIDDEN] = { 0 };
 		uint32_t n = 0;
 
@@ -276,9 +288,16 @@ static void check_fold(struct rank *me)
 		for (uint32_t h = 0; n && h < b->hidden; h++)
 			assert_int_equal(g->back[row * b->hidden + h], ref_bf16_encode(sum[h]));
 	}
+	memset(g->back, 0xa5, sizeof(g->back));
+	f.rows /= 2; /* what lies behind is not written */
+	assert_int_equal(epf_ht_fold(me->ht, &f, NULL), 0);
+	for (uint32_t i = f.rows * b->hidden; i < sizeof(g->back) / sizeof(*g->back); i++)
+		assert_int_equal(g->back[i], 0xa5a5);
+	f.rows = received_of(me);
 	f.grouped = 0; /* no entry has a row */
 	assert_int_equal(epf_ht_fold(me->ht, &f, NULL), 0);
-	for (uint32_t i = 0; i < f.rows * b->topk; i++)
+	for (int32_t i = 0; i < me->matrix[(b->ranks - 1) * b->ranks + me->rank] * (int32_t)b->topk;
+	     i++)
 		assert_true(g->back_weights[i] == 0.0f);
 }
 
@@ -331,6 +350,249 @@ static void rows_come_to_their_groups_between_nodes(void **state)
 			run_groups(g, 2000 * i + seed);
 		close_rig(g);
 	}
+}
+
+/* ---- a spread that is launched before the counts are known ---- */
+
+/* By how much each is longer than is needed: windows, at all ranks; this rank's slots, and its outputs. */
+static const struct guess {
+	int room, rows, grouped;
+} guesses[] = {
+	{ 0, 0, 0 }, { 3, 5, 70 }, { -1, 0, 0 }, { 0, -1, 0 }, { 0, 0, -1 }, { -1, -1, -1 },
+};
+
+static const struct guess *guess;
+
+/* Does what does not fit leave everything as it is? */
+static void check_untouched(const struct groups *g)
+{
+	for (size_t i = 0; i < sizeof(g->slots); i++)
+		assert_int_equal(((const uint8_t *)g->slots)[i], 0xa5);
+	for (size_t i = 0; i < sizeof(g->out); i++)
+		assert_int_equal(((const uint8_t *)g->out)[i], 0xa5);
+}
+
+static int group_guessed(struct rank *me)
+{
+	struct groups *g = &of_rank[me->rank];
+	struct epf_ht_groups where;
+	struct epf_ht_dispatch d;
+	struct epf_ht_spread s;
+	int err;
+
+	me->guess = me->guess_room = me->spare = (uint32_t)((int)room_of(me) + guess->room);
+	err = prepare(me, &where);
+	d = dispatch_of(me, EPF_HT_NUMBERED);
+	s = spread_of(me, &d);
+	d.flags |= EPF_HT_IF_IT_FITS;
+	d.room = s.room = me->guess;
+	s.flags |= EPF_HT_IF_IT_FITS;
+	s.rows += (uint32_t)guess->rows;
+	s.grouped += (uint32_t)guess->grouped;
+	if (!err)
+		err = epf_ht_dispatch(me->ht, &d, NULL);
+	if (!err)
+		err = epf_ht_groups(me->ht, &where, NULL);
+	if (!err)
+		err = epf_ht_spread(me->ht, &s, NULL);
+	if (guess->room < 0 || guess->rows < 0 || guess->grouped < 0) {
+		check_untouched(g);
+		d.flags &= ~EPF_HT_IF_IT_FITS;
+		if (guess->room < 0) {
+			d.room = room_of(me);
+			err = err ? err : epf_ht_dispatch(me->ht, &d, NULL);
+		}
+		s = spread_of(me, &d);
+		err = err ? err : epf_ht_spread(me->ht, &s, NULL);
+	}
+	me->guess = me->guess_room = me->spare = 0;
+	return err ? err : epf_ht_check(me->ht);
+}
+
+static void groups_of_a_guessed_size(void **state)
+{
+	struct rig *g = open_rig(3, 0);
+	uint64_t seed = 900;
+
+	for (unsigned i = 0; i < sizeof(guesses) / sizeof(guesses[0]); i++) {
+		struct batch *b = NULL;
+		uint32_t least = 0;
+
+		/* With rows at every rank, whose number the ranks know. */
+		while (!least) {
+			free(b);
+			b = make_batch(3, seed++);
+			b->worst = 0;
+			set_batch(g, b);
+			all_right(g, plan);
+			least = UINT32_MAX;
+			for (uint32_t r = 0; r < 3; r++)
+				least = received_of(&g->rank[r]) < least ? received_of(&g->rank[r])
+									 : least;
+		}
+		guess = &guesses[i];
+		all_right(g, group_guessed);
+		for (uint32_t r = 0; r < 3; r++)
+			check_groups(&g->rank[r]);
+		free(b);
+	}
+	close_rig(g);
+}
+
+/* ---- a combine beside the fold that makes its rows ---- */
+
+enum { LATE_US = 2000 };
+
+struct late {
+	struct epf_ht *ht;
+	const struct epf_ht_fold *fold;
+	int err;
+};
+
+/* The combine most likely waits for it by then; if not, it has nothing to wait for. */
+static void *fold_late(void *arg)
+{
+	struct late *l = arg;
+
+	(void)usleep(LATE_US);
+	l->err = epf_ht_fold(l->ht, l->fold, NULL);
+	return NULL;
+}
+
+static int collect_beside(struct rank *me)
+{
+	const struct batch *b = me->batch;
+	struct groups *g = &of_rank[me->rank];
+	uint64_t folded[EPF_HT_FOLD_PARTS] = { 0 };
+	struct epf_ht_fold f = { .size = sizeof(f),
+				 .row_bytes = b->hidden * 2,
+				 .topk = b->topk,
+				 .rows = received_of(me),
+				 .grouped = grouped_of(b, me->rank),
+				 .room = room_of(me),
+				 .matrix = me->matrix,
+				 .slots = g->slots,
+				 .x = g->out,
+				 .weights = g->weights,
+				 .folded = folded,
+				 .out = g->back,
+				 .out_weights = g->back_weights };
+	struct epf_ht_combine c = { .size = sizeof(c),
+				    .row_bytes = b->hidden * 2,
+				    .topk = b->topk,
+				    .tokens = b->tokens[me->rank],
+				    .received = received_of(me),
+				    .room = room_of(me),
+				    .place = me->place,
+				    .matrix = me->matrix,
+				    .plan = me->plan,
+				    .x = g->back,
+				    .weights = g->back_weights,
+				    .folded = folded,
+				    .out = me->sums,
+				    .out_weights = me->sum_weights };
+	struct late l = { me->ht, &f, 0 };
+	pthread_t thread;
+	int err;
+
+	memset(g->back, 0xa5, sizeof(g->back));
+	memset(g->back_weights, 0xa5, sizeof(g->back_weights));
+	memset(me->sums, 0xa5, sizeof(me->sums));
+	if (pthread_create(&thread, NULL, fold_late, &l))
+		return -EAGAIN;
+	err = epf_ht_combine(me->ht, &c, NULL);
+	(void)pthread_join(thread, NULL);
+	return err ? err : l.err ? l.err : epf_ht_check(me->ht);
+}
+
+/* Each expert changes its rows in its own way. */
+static void run_experts(struct rank *me)
+{
+	const struct batch *b = me->batch;
+	struct groups *g = &of_rank[me->rank];
+	uint32_t slot = 0;
+
+	for (uint32_t e = 0; e < b->local; e++)
+		for (; slot < (uint32_t)g->ends[e]; slot++)
+			expert(g->out + slot * b->hidden, b->hidden, me->rank * b->local + e);
+}
+
+/* A token's sum is over ranks, each rank's rounded, in it over entries. */
+static void check_collected(const struct rank *me)
+{
+	const struct batch *b = me->batch;
+
+	for (uint32_t t = 0; t < b->tokens[me->rank]; t++) {
+		float sum[HIDDEN] = { 0 };
+
+		for (uint32_t r = 0; r < b->ranks; r++) {
+			float part[HIDDEN] = { 0 };
+
+			for (uint32_t k = 0; k < b->topk; k++) {
+				int64_t e = b->idx[me->rank][t][k];
+				uint16_t row[HIDDEN];
+
+				if (e < 0 || e / b->local != r)
+					continue;
+				memcpy(row, b->x[me->rank][t], b->hidden * 2);
+				expert(row, b->hidden, (uint32_t)e);
+				for (uint32_t h = 0; h < b->hidden; h++)
+					part[h] += ref_bf16_decode(row[h]);
+			}
+			for (uint32_t h = 0; h < b->hidden; h++)
+				sum[h] += ref_bf16_decode(ref_bf16_encode(part[h]));
+		}
+		for (uint32_t h = 0; h < b->hidden; h++)
+			assert_int_equal(me->sums[t * b->hidden + h], ref_bf16_encode(sum[h]));
+		for (uint32_t k = 0; k < b->topk; k++)
+			assert_true(
+				me->sum_weights[t * b->topk + k] ==
+				(b->idx[me->rank][t][k] >= 0 ? b->weight[me->rank][t][k] : 0.0f));
+	}
+}
+
+static void sums_are_made_while_rows_return(void **state)
+{
+	for (uint32_t ranks = 1; ranks <= 4; ranks++) {
+		struct rig *g = open_rig(ranks, 0);
+
+		for (uint64_t seed = 0; seed < (all_of_them() ? 100 : 8); seed++) {
+			struct batch *b = make_batch(ranks, 3000 * ranks + seed);
+
+			set_batch(g, b);
+			for (uint32_t r = 0; r < ranks; r++)
+				g->rank[r].ht->part_rows =
+					1 + (uint32_t)seed; /* parts of any number */
+			all_right(g, group);
+			for (uint32_t r = 0; r < ranks; r++)
+				run_experts(&g->rank[r]);
+			all_right(g, collect_beside);
+			for (uint32_t r = 0; r < ranks; r++)
+				check_collected(&g->rank[r]);
+			free(b);
+		}
+		close_rig(g);
+	}
+}
+
+static int refuse_beside(struct rank *me)
+{
+	return collect_beside(me) == -EINVAL && strstr(epf_ll_error(), "folded with 2 nodes")
+		       ? 0
+		       : -EPROTO;
+}
+
+static void folds_beside_are_refused_between_nodes(void **state)
+{
+	static const struct topology two = { 2, { 0, 1 } };
+	struct rig *g = open_on(&two, 0, ORDERED);
+	struct batch *b = make_batch(2, 4);
+
+	set_batch(g, b);
+	all_right(g, group);
+	all_right(g, refuse_beside);
+	free(b);
+	close_rig(g);
 }
 
 enum { NUMBERED = 300, BEHIND = 200, MANY = EPF_HT_LOCAL_MAX + 900 };
@@ -424,6 +686,8 @@ static void bad_numbers_and_groups_are_refused(void **state)
 	f.out = of_rank[0].back;
 	f.weights = of_rank[0].weights;
 	refused(epf_ht_fold(ht, &f, NULL), -EINVAL, "out_weights are missing");
+	f.weights = NULL;
+	refused(epf_ht_fold(ht, &f, NULL), -EINVAL, "matrix is missing");
 	f.row_bytes = 20;
 	refused(epf_ht_fold(ht, &f, NULL), -EINVAL, "a row has 20 bytes");
 	close_rig(g);
@@ -488,6 +752,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_come_to_their_groups),
 		cmocka_unit_test(rows_come_to_their_groups_between_nodes),
+		cmocka_unit_test(groups_of_a_guessed_size),
+		cmocka_unit_test(sums_are_made_while_rows_return),
+		cmocka_unit_test(folds_beside_are_refused_between_nodes),
 		cmocka_unit_test(entries_are_numbered),
 		cmocka_unit_test(bad_numbers_and_groups_are_refused),
 		cmocka_unit_test(bad_spreads_are_refused),

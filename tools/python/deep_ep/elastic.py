@@ -15,9 +15,9 @@ from .buffer import Buffer
 from .checks import NotThereYet, need
 from .config import TOKEN_EXTRA
 from .entry import one_at_a_time
-from .ephandle import EPHandle, expanded
+from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
-from .expand import Grouped, Groups, fold, like_scales
+from .expand import Fold, Grouped, Groups, like_scales
 from .handle import RoutingHandle
 from .order import begin
 from .routing import Routing
@@ -291,14 +291,11 @@ class ElasticBuffer:
                 index, layout = None, (do_zero_padding, use_tma_aligned_col_major_sf)
                 if cached:
                     grouped.move(handle.routing, True)
-                    out, out_scales, weights = grouped.spread(handle.groups, handle.slots, handle.source, handle.num_expanded_tokens, *layout)
+                    _, _, out, out_scales, weights = grouped.spread(handle.groups, handle.slots, handle.source, handle.num_expanded_tokens, layout)
                 else:
-                    counts = grouped.route(num_experts, alignment, 0 if sync else most * self.num_ranks)
-                    slots, source = grouped.places()
-                    out, out_scales, weights = grouped.spread(grouped.groups, slots, source, expanded(counts, alignment, grouped.handle.received, topk_idx.size(1), local),
-                                                              *layout)
                     kept = keep()
-                    handle = EPHandle(grouped.handle, True, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
+                    counts, (slots, source, out, out_scales, weights) = grouped.first(num_experts, alignment, 0 if sync else most * self.num_ranks, layout)
+                    handle = EPHandle(grouped.handle, True, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks, out.size(0))
                     handle.slots, handle.source = slots, source
                     handle.keep(grouped.groups, call.capturing)
             elif cached:
@@ -327,7 +324,7 @@ class ElasticBuffer:
                     handle.source = source
             if cumulative_local_expert_recv_stats is not None:
                 cumulative_local_expert_recv_stats.add_(handle.num_unaligned_recv_tokens_per_expert)
-            if grouped is None and form[1] and out_scales is not None and out_scales.stride(1) != column_stride(out.size(0)):  # fewer rows came than were allocated
+            if form[1] and out_scales is not None and out_scales.stride(1) != column_stride(out.size(0)):  # fewer rows came than were allocated
                 out_scales = like_scales(out_scales, out.size(0), True).copy_(out_scales)
         except BaseException:
             call.give_up()
@@ -388,18 +385,26 @@ class ElasticBuffer:
         biases = b._biases(where, bias, handle.routing.tokens, x.size(1))
         ht = b._open_throughput(where)
         call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
+        folded: Optional[Fold] = None
+        used: Tuple[Any, ...] = ()
         try:
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
-            y, weights = x, topk_weights
+            sms = num_sms or handle.num_sms
             if expanded:
-                y, weights = fold(ht, call.stream, handle.slots, x, topk_weights)
-                shape = b._check_rows(where, y)
-            outputs = b._return(where, ht, call, handle.routing, shape, weights, biases, num_sms or handle.num_sms)
+                folded = Fold(b, ht, call, handle.routing, handle.slots, x, topk_weights, sms)
+                shape = b._check_rows(where, folded.out)
+                used = folded.out, folded.weights, folded.folded
+                outputs = b._return(where, ht, call, handle.routing, shape, folded.weights, biases, sms, folded.folded)
+                folded.join()
+            else:
+                outputs = b._return(where, ht, call, handle.routing, shape, topk_weights, biases, sms)
         except BaseException:
             call.give_up()
+            if folded is not None:
+                folded.join()
             raise
-        event = call.end((x, topk_weights, *biases, *_arrays(handle.routing), *handle.arrays()), (y, weights, *outputs))
+        event = call.end((x, topk_weights, *biases, *_arrays(handle.routing), *handle.arrays()), (*used, *outputs))
         b._finish_on_cpu(ht)
         return (*outputs, event)
 

@@ -37,15 +37,14 @@ class EPHandle:
     channel_linked_list: Any = None
 
     def __init__(self, routing: RoutingHandle, do_expand: bool, num_experts: int, expert_alignment: int, num_max_tokens_per_rank: int, num_sms: int,
-                 topk_idx: Any, counts: Optional[List[int]], scaleup: int) -> None:
-        """counts: entries of each local expert, or None without CPU sync. scaleup: ranks of the scale-up domain."""
+                 topk_idx: Any, counts: Optional[List[int]], scaleup: int, grouped: Optional[int] = None) -> None:
+        """counts: entries of each local expert, or None without CPU sync. scaleup: ranks of the scale-up domain. grouped: num_expanded_tokens, if it is known."""
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms, self.topk_idx = num_max_tokens_per_rank, num_sms, topk_idx
-        self.dst_buffer_slot_idx = routing.place
         self.num_recv_tokens_per_expert_list = list(counts or ()) if expert_alignment == 1 else [
             -(-c // expert_alignment) * expert_alignment for c in counts or ()]
         self.num_recv_tokens = routing.received
-        self.num_expanded_tokens = expanded(counts, expert_alignment, routing.received, topk_idx.size(1), num_experts // routing.ranks)
+        self._grouped = grouped
         self.routing = routing
         self.groups: Any = None  # expand.Groups
         self.slots: Any = None  # int32 [rows, top-k]: the grouped row of each entry, or -1
@@ -54,18 +53,28 @@ class EPHandle:
         self._counts = counts
         self._known: dict = {}
 
-    # The small tensors below are built on first use. Those that a replayed graph must recompute are built by the call itself.
+    # What follows is built on first use, for the caller waits for the call while the GPU may have nothing to do. Those that a replayed graph must recompute are built by the call itself.
 
     def keep(self, groups: Any, capturing: bool) -> None:
         """Stores what was counted on the device. groups: expand.Groups. capturing: by a graph."""
         self.groups = groups
-        self._known.update(counts=groups.counts, ends=groups.ends if self.do_expand else groups.aligned)
         if capturing:
             self._known["ranks"] = self._ranks()
 
     def arrays(self) -> Tuple[Any, ...]:
         """Tensors of the handle beside those of its routing."""
-        return (self.slots, self.source, *self._known.values())
+        return (self.slots, self.source, None if self.groups is None else self.groups.numbers, *self._known.values())
+
+    @property
+    def num_expanded_tokens(self) -> int:
+        if self._grouped is None:
+            routing = self.routing
+            self._grouped = expanded(self._counts, self.expert_alignment, routing.received, self.topk_idx.size(1), self.num_experts // routing.ranks)
+        return self._grouped
+
+    @property
+    def dst_buffer_slot_idx(self) -> Any:
+        return self.routing.place
 
     def _ranks(self) -> Any:
         rows = self.routing.matrix[:, self.routing.rank]
@@ -81,14 +90,15 @@ class EPHandle:
             self._known["ranks"] = self._ranks()
         return self._known["ranks"]
 
-    def _numbers(self, name: str, values: Callable[[], Optional[List[int]]]) -> Any:
+    def _numbers(self, name: str, counted: str, values: Callable[[], Optional[List[int]]]) -> Any:
+        """counted: the name of the same among the groups."""
         if name not in self._known:
-            self._known[name] = self.topk_idx.new_tensor(values()).int()
+            self._known[name] = self.topk_idx.new_tensor(values()).int() if self.groups is None else getattr(self.groups, counted)
         return self._known[name]
 
     @property
     def num_unaligned_recv_tokens_per_expert(self) -> Any:
-        return self._numbers("counts", lambda: self._counts)
+        return self._numbers("counts", "counts", lambda: self._counts)
 
     @property
     def psum_num_recv_tokens_per_expert(self) -> Any:
@@ -98,7 +108,7 @@ class EPHandle:
                 total += rows
                 out.append(total)
             return out
-        return self._numbers("ends", sums)
+        return self._numbers("ends", "ends" if self.do_expand else "aligned", sums)
 
     @property
     def recv_src_metadata(self) -> Any:

@@ -7,16 +7,21 @@ import functools
 from typing import Any, Callable, List, Optional, Tuple
 
 from epf import throughput
+from epf.lib import EpfError
 
+from .ephandle import expanded
 from .handle import RoutingHandle
 from .routing import Routing
-from .throughput import Moved
+from .throughput import Moved, a_little_more, spare_rows
 from .utils.math import column_stride
 
 _NONE = (0, 0)
 # A dispatch that takes at most one of so many multiprocessors is copied from while it runs, by half of them: a quarter is left for whatever other ranks wait for.
 BESIDE = 4
 WHOLE = 1 << 16  # multiprocessors: all
+
+Layout = Tuple[bool, bool]  # padding rows are zeros; scales are column-major
+Outputs = Tuple[Any, Any, Any, Any, Any]  # slots, source, rows, scales, weights
 
 
 class Groups:
@@ -25,28 +30,28 @@ class Groups:
     Within a group, entries keep the order of the received rows.
 
     Attributes: counts: int32 [local], entries of each expert; ends: int32 [local], one past the last entry of each group; aligned: int32 [local], one past its
-    last row; at: their addresses, after that of int32 [ranks, local], the first grouped row of each rank's entries.
+    last row; at: their addresses, after that of int32 [ranks, local], the first grouped row of each rank's entries; numbers: the memory of all of them.
     """
 
     def __init__(self, ht: throughput.Throughput, stream: Optional[int], like: Any, ranks: int, local: int, alignment: int) -> None:
         """like: an int32 tensor on the device."""
-        self._numbers = like.new_empty((ranks + 3, local))
-        first = self._numbers.data_ptr()
+        self.numbers = like.new_empty((ranks + 3, local))
+        first = self.numbers.data_ptr()
         self.at = first, *(first + 4 * local * (ranks + i) for i in range(3))
         # In the order of struct epf_ht_groups.
         throughput.check(ht.groups(stream, local, alignment, *self.at))
 
     @property
     def counts(self) -> Any:
-        return self._numbers[-3]
+        return self.numbers[-3]
 
     @property
     def ends(self) -> Any:
-        return self._numbers[-2]
+        return self.numbers[-2]
 
     @property
     def aligned(self) -> Any:
-        return self._numbers[-1]
+        return self.numbers[-1]
 
 
 class Grouped:
@@ -63,7 +68,10 @@ class Grouped:
 
     handle: RoutingHandle
     groups: Groups
+    _alignment = 1  # of groups
     _moves = False  # rows move to the window, and have to be copied from there
+    _guessed = False  # whether they do, the counts will say
+    _longest = (-1, -1)  # rows and grouped rows that the spread launched meanwhile is enough for
     _numbers: Any = None
     _room = 0  # that the window was laid out for
 
@@ -92,9 +100,14 @@ class Grouped:
         if self._beside is not None:
             throughput.check(self._ht.order(self._at, self._stream))
 
-    def route(self, experts: int, alignment: int, worst: int) -> Optional[List[int]]:
-        """Numbers entries, exchanges counts, moves rows and finds the groups. worst: rows that can arrive at most, where the CPU does not wait for counts, or 0.
-        Returns the entries of each expert, where it does."""
+    def first(self, experts: int, alignment: int, worst: int, layout: Layout) -> Tuple[Optional[List[int]], Outputs]:
+        """The first dispatch of a routing: numbers entries, exchanges counts, moves rows, finds the groups and copies the rows to them.
+
+        Arguments:
+            worst: rows that can arrive at most, where the CPU does not wait for counts, or 0. layout: of the outputs.
+
+        Returns: the entries of each expert, where it waits; what spread() returns.
+        """
         index = self._topk_idx
         self._fork()  # numbers are made while counts travel
         self._numbers, work = (index.new_empty(sizes, dtype=self._buffer._torch.int32)
@@ -102,16 +115,17 @@ class Grouped:
         routing = Routing(self._buffer, self._ht, self._call, index, experts, worst)
         # In the order of struct epf_ht_number.
         number = functools.partial(self._ht.number, self._at, *index.shape, experts, 0, index, work, self._numbers)
+        self.handle, self._alignment = routing.handle, alignment
         if worst:
             throughput.check(number())
             self.move(routing.handle, False, False, routing.exchange)
-            self.groups = self._groups(alignment)
-            return None
-        # The window is laid out before the counts are known; there are no outputs that could be too long.
-        room = self._buffer._guess(self._ht, self._row())[1]
+            self._find_groups()
+            return None, self._spread_new(None, layout)
+        # The window is laid out before the counts are known, as long as all ranks say; outputs are as long as this one guesses.
+        guess, room, _ = self._buffer._guess(self._ht, self._row())
         routing.exchange(True, (room, room, room))
         throughput.check(number())
-        return self._move_as_counted(routing.handle, room, alignment)
+        return self._move_as_counted(routing.handle, guess, room, layout)
 
     def move(self, handle: RoutingHandle, cached: bool, guessed: bool = False, last: Optional[Callable[[], Any]] = None) -> None:
         """Launches the dispatch. guessed: it moves rows only if the exchange of counts says that they fit. last: called once all memory is allocated."""
@@ -132,44 +146,83 @@ class Grouped:
             handle.across, 0 if links is None else handle.forwarded, throughput.GROUPED | (0 if cached else throughput.NUMBERED) | (throughput.IF_IT_FITS if guessed else 0), self._first,
             *handle.at, links, at, scales, *(_NONE if scales is None else scales.stride()), topk_idx, self._topk_weights, self._numbers,
             None, None, *_NONE, None, None, None))
-        self._moves = not guessed
+        self._moves, self._guessed = not guessed, guessed
 
-    def _move_as_counted(self, handle: RoutingHandle, room: int, alignment: int) -> List[int]:
-        """As Buffer._move_as_counted(). room: a guess, or 0."""
-        buffer = self._buffer
+    def _move_as_counted(self, handle: RoutingHandle, guess: int, room: int, layout: Layout) -> Tuple[List[int], Outputs]:
+        """As Buffer._move_as_counted(). guess, room: rows that will have arrived here, and at the rank that receives most; or 0."""
+        outputs: Optional[Outputs] = None
         if room:
-            handle.room = room
+            handle.received, handle.room = guess, room
             self.move(handle, False, True)
-            self.groups = self._groups(alignment)
-        counts = buffer._read_counts(self._ht, handle, self._local)
-        if room and buffer._did_fit:
-            self._moves = True
-        else:
+            self._find_groups()
+            last = self._buffer._last_grouped
+            if last:
+                outputs = self.spread(*self._places(), a_little_more(last, last, spare_rows(self._row()[0])), layout, True)
+        counts, count, did_move = self._wait_counts()
+        if did_move and not self._moves and outputs is not None:
+            return counts, self._cut(outputs, count, layout[1])
+        if not did_move:
             self.move(handle, False)
-            self.groups = self._groups(alignment)
-        return counts
+            self._find_groups()
+        return counts, self._spread_new(counts, layout)
 
-    def _groups(self, alignment: int) -> Groups:
+    def _wait_counts(self) -> Tuple[List[int], int, bool]:
+        """Waits for the counts, which say what was done of what was launched before. Returns the entries of each expert; grouped rows; whether rows move."""
+        guessed, (rows, count) = self._guessed, self._longest
+        self._guessed = False
+        counts = self._buffer._read_counts(self._ht, self.handle, self._local)
+        n = self._buffer._last_grouped = self._expanded(counts)
+        did_move = guessed and self._buffer._did_fit
+        self._moves = did_move and (self.handle.received > rows or n > count)
+        return counts, n, did_move
+
+    def _expanded(self, counts: Optional[List[int]]) -> int:
+        return expanded(counts, self._alignment, self.handle.received, self._topk_idx.size(1), self._local)
+
+    def _find_groups(self) -> None:
         """Where the groups lie, beside the call."""
-        return Groups(self._ht, self._at, self._numbers, self._buffer.group_size, self._local, alignment)
+        self.groups = Groups(self._ht, self._at, self._numbers, self._buffer.group_size, self._local, self._alignment)
 
-    def places(self) -> Tuple[Any, Any]:
-        """Memory for what spread() finds of the first dispatch of a routing: slots and source."""
+    def _places(self) -> Tuple[Groups, Any, Any]:
+        """The groups, and memory for what spread() finds of the first dispatch of a routing."""
         rows, like = self.handle.received, self._numbers
-        return like.new_empty((rows, like.size(1))), like.new_empty((rows,))
+        return self.groups, like.new_empty((rows, like.size(1))), like.new_empty((rows,))
 
-    def spread(self, groups: Groups, slots: Any, source: Any, count: int, zero: bool, column_major: bool) -> Tuple[Any, Any, Any]:
+    def _spread_new(self, counts: Optional[List[int]], layout: Layout) -> Outputs:
+        return self.spread(*self._places(), self._expanded(counts), layout)
+
+    def _cut(self, outputs: Outputs, count: int, column_major: bool) -> Outputs:
+        """Outputs of guessed lengths without what nothing came to. They are copied where an eighth of the memory would be in vain."""
+        slots, source, out, scales, weights = outputs
+        rows, vain = self.handle.received, self._longest[1] - count
+        slots.resize_(rows, slots.size(1))
+        source.resize_(rows)
+        if vain:
+            if column_major and scales is not None:
+                scales = scales[:count]
+            elif scales is not None:
+                scales.resize_(count, scales.size(1))
+            if weights is not None:
+                weights.resize_(count)
+            if vain * 8 > count and vain > spare_rows(self._row()[0]):
+                out = out[:count].clone()
+            else:
+                out.resize_(count, out.size(1))
+        return slots, source, out, scales, weights
+
+    def spread(self, groups: Groups, slots: Any, source: Any, count: int, layout: Layout, guessed: bool = False) -> Outputs:
         """Copies the rows to their groups as they arrive, beside the call.
 
         Arguments:
             slots: int32 [rows, top-k]: the grouped row of each entry, or -1; written, unless the routing is that of an earlier dispatch.
             source: int32 [rows], written likewise: the numbers of the rows.
-            count: grouped rows. zero: padding rows are zeros; otherwise they are undefined. Their weights are 0.
-            column_major: layout of the returned scales.
+            count: grouped rows. layout: whether padding rows are zeros, and otherwise undefined but for their weights, which are 0; whether the returned
+            scales are column-major. guessed: only if the dispatch moves rows, and slots and count are enough for them.
 
-        Returns: [count, hidden]; [count, n] or None; float32 [count] or None.
+        Returns: slots, source; [count, hidden]; [count, n] or None; float32 [count] or None.
         """
         data, scales, (tokens, hidden, _, width, at) = self._rows
+        zero, column_major = layout
         out = data.new_empty((count, hidden))
         out_scales = None if scales is None else like_scales(scales, count, column_major)
         out_weights = None if self._topk_weights is None else self._topk_weights.new_empty(count)
@@ -180,41 +233,63 @@ class Grouped:
                 with self._buffer._torch.cuda.stream(self._beside):
                     self._epilogue.current_stream_wait()
         self._copy(self._at, (hidden * width, 0 if scales is None else scales.size(1), self._topk_idx.size(1)), self._local, self._room, tokens, slots.size(0),
-                   count, WHOLE if self._beside is None else 0, throughput.ZERO if zero else 0, self._first, 0, self.handle.at[0], self.handle.at[1], at, scales,
-                   *(_NONE if scales is None else scales.stride()), self._topk_idx, self._topk_weights, self._numbers, None if self._numbers is None else groups.at[0], *groups.at[2:], slots,
-                   out, out_scales, *(_NONE if scales is None else out_scales.stride()), None if self._numbers is None else source, out_weights)
+                   count, WHOLE if self._beside is None else 0, (throughput.ZERO if zero else 0) | (throughput.IF_IT_FITS if guessed else 0), self._first, 0,
+                   self.handle.at[0], self.handle.at[1], at, scales, *(_NONE if scales is None else scales.stride()), self._topk_idx, self._topk_weights,
+                   self._numbers, None if self._numbers is None else groups.at[0], *groups.at[2:], slots, out, out_scales,
+                   *(_NONE if scales is None else out_scales.stride()), None if self._numbers is None else source, out_weights)
+        self._moves, self._longest = False, (slots.size(0), count)
         self._join()
-        return out, out_scales, out_weights
+        return slots, source, out, out_scales, out_weights
 
     def _copy(self, stream: Optional[int], row: Tuple[int, int, int], *values: Any) -> None:
         # In the order of struct epf_ht_spread.
         throughput.check(self._ht.spread(stream, *row, *values))
-        self._moves = False
 
     def give_up(self) -> None:
         """After an error: what was launched beside the call ends before its memory is used again, and rows that move are copied nowhere, once they have arrived.
         The other ranks know nothing of the error, and count this dispatch."""
         self._join()
+        if self._guessed:
+            try:
+                self._wait_counts()
+            except EpfError:
+                return  # a rank is lost: there is no next dispatch
         if self._moves:
             matrix = self.handle.at[1]  # whose words say nothing, where there are no grouped rows
             self._copy(self._stream, (16, 0, 0), 1, 0, 0, 0, 0, 1, 0, 0, 0, None, matrix, None, None, *_NONE, None, None, None, None, matrix, matrix,
                        None, None, None, *_NONE, None, None)
 
 
-def fold(ht: throughput.Throughput, stream: Optional[int], slots: Any, x: Any, weights: Any) -> Tuple[Any, Any]:
-    """The reverse: the sum of each row's entries in the order of top-k, in FP32, from +0, rounded once; and the entries' weights, 0 for those of other ranks.
+class Fold:
+    """The reverse: the sum of each row's entries in the order of top-k, in FP32, from +0, rounded once. On one node it runs beside the combine of these rows, on the
+    multiprocessors that the combine leaves.
 
     Arguments:
-        x: bfloat16 [grouped rows, hidden]. weights: float32 [grouped rows], or None.
+        buffer: Buffer. call: the combine. handle: of the dispatch. slots: of Grouped.spread().
+        x: bfloat16 [grouped rows, hidden]. weights: float32 [grouped rows], or None. blocks: multiprocessors of the combine.
 
-    Returns: bfloat16 [rows, hidden]; float32 [rows, top-k] or None. Rows that did not arrive are undefined.
+    Attributes: out: bfloat16 [rows, hidden]; weights: of the entries, 0 for those of other ranks, float32 [rows, top-k] or None; folded: for the combine: int64, or
+    None where it comes behind. Rows that did not arrive are undefined.
     """
-    (rows, topk), hidden = slots.shape, x.size(1)
-    out = x.new_empty((rows, hidden))
-    out_weights = None if weights is None else weights.new_empty((rows, topk))
-    # In the order of struct epf_ht_fold.
-    throughput.check(ht.fold(stream, 2 * hidden, topk, rows, x.size(0), 0, 0, slots, x, weights, out, out_weights))
-    return out, out_weights
+
+    def __init__(self, buffer: Any, ht: throughput.Throughput, call: Any, handle: RoutingHandle, slots: Any, x: Any, weights: Any, blocks: int) -> None:
+        (rows, topk), hidden = slots.shape, x.size(1)
+        self.out = x.new_empty((rows, hidden))
+        self.weights = None if weights is None else weights.new_empty((rows, topk))
+        self.folded = slots.new_zeros((throughput.FOLD_PARTS,), dtype=buffer._torch.int64) if ht.nodes == 1 else None
+        beside = buffer._stream_beside() if ht.nodes == 1 else None
+        self._ht, self._stream, self._at, most = ht, call.stream, call.stream, 0
+        if beside is not None:
+            self._at, every = beside.cuda_stream, buffer._multiprocessors
+            most = max(every - blocks, every // BESIDE)
+            throughput.check(ht.order(self._stream, self._at))
+        # In the order of struct epf_ht_fold.
+        throughput.check(ht.fold(self._at, 2 * hidden, topk, rows, x.size(0), most, handle.room, handle.at[1], slots, x, weights, self.folded, self.out, self.weights))
+
+    def join(self) -> None:
+        """What follows on the call's stream waits for it."""
+        if self._at != self._stream:
+            throughput.check(self._ht.order(self._at, self._stream))
 
 
 def like_scales(scales: Any, rows: int, column_major: bool) -> Any:

@@ -55,13 +55,14 @@ def _rounded(rows: int) -> int:
     return 1 << (rows - 1).bit_length() if rows else 0
 
 
-def _a_little_more(rows: int, most: int, spare: int) -> int:
+def a_little_more(rows: int, most: int, spare: int) -> int:
     """Rows to allocate for, where the last dispatch needed `rows`, and the rank with the most of them `most`: a batch of the same size seldom differs by more
     than a sixteenth, a small one does, and has the next power of two, as far as no more than `spare` rows are in vain."""
     return max(rows + (rows >> 4), min(_rounded(most), spare))
 
 
-def _spare(row_bytes: int) -> int:
+def spare_rows(row_bytes: int) -> int:
+    """Rows of an output that may be in vain."""
     return max(SPARE_BYTES // row_bytes, 1)
 
 
@@ -93,6 +94,7 @@ class HighThroughput:
     _behind: Tuple[int, Optional[int]] = (0, None)  # a call, and a stream that waits for its end
     _last_room = 0  # rows of the rank that received most, in the last dispatch that the CPU waited for
     _last_received = 0  # rows that this rank received in it
+    _last_grouped = 0  # rows grouped by expert of the last dispatch of such that the CPU waited for
     _did_fit = False  # whether it was as guessed
 
     # ------------------------------------------------------------------ memory
@@ -163,7 +165,7 @@ class HighThroughput:
 
     def _holds(self, row: throughput.Row, room: int) -> int:
         """Returns a little more than `room`, `room`, or -1: rows that the window is enough for."""
-        for rows in (_a_little_more(room, room, _spare(row.bytes)), room):
+        for rows in (a_little_more(room, room, spare_rows(row.bytes)), room):
             if not self._has_window or throughput.window_bytes(row, rows) <= self._window_size:
                 return rows
         return -1
@@ -173,7 +175,7 @@ class HighThroughput:
         has = self._holds(row, room)
         if has >= room:
             return has
-        more = _a_little_more(room, room, _spare(row.bytes))
+        more = a_little_more(room, room, spare_rows(row.bytes))
         size = throughput.window_bytes(row, more)
         self._quiet(where, f"{more} rows need {size} bytes of communication memory, there are {self._window_size}")
         size = max(size, 2 * self._window_size if self._window_size < 1 << 28 else size + (size >> 3))
@@ -222,7 +224,7 @@ class HighThroughput:
                 shared.close()
         self._window = self._control = self._last_stream = None
         self._fits = {}
-        self._window_size = self._last_room = self._last_received = 0
+        self._window_size = self._last_room = self._last_received = self._last_grouped = 0
 
     # ------------------------------------------------------------------ layout
 
@@ -476,8 +478,8 @@ class HighThroughput:
             room = self._holds(throughput.Row(*row), most)
             if room < most:
                 return _NO_GUESS
-        spare = _spare(row[0])
-        return _a_little_more(self._last_received, most, spare), min(_a_little_more(most, most, spare), room), spare
+        spare = spare_rows(row[0])
+        return a_little_more(self._last_received, most, spare), min(a_little_more(most, most, spare), room), spare
 
     def _cut(self, handle: RoutingHandle, outputs: Tuple[Any, ...], by_column: bool) -> Tuple[Any, ...]:
         """Outputs without the rows that nothing arrived in. They are shortened where they are: nobody else has them, and that takes a third of a slice's time."""
@@ -542,8 +544,8 @@ class HighThroughput:
         return first, second
 
     def _return(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, shape: Shape, topk_weights: Any,
-                biases: Tuple[Any, Any], blocks: int) -> Tuple[Any, Any]:
-        """Returns rows along a handle and adds them. shape: of _check_rows(). Returns the sums, and the sums of the weights or None."""
+                biases: Tuple[Any, Any], blocks: int, folded: Any = None) -> Tuple[Any, Any]:
+        """Returns rows along a handle and adds them. shape: of _check_rows(). folded: of expand.Fold. Returns the sums, and the sums of the weights or None."""
         _, hidden, dtype, _, at = shape
         tokens, topk = handle.tokens, 0 if topk_weights is None else topk_weights.shape[1]
         self._need_memory(where, (2 * hidden, 0, topk), handle)
@@ -553,7 +555,7 @@ class HighThroughput:
         # In the order of struct epf_ht_combine.
         check(ht.combine(
             order.stream, 2 * hidden, topk, tokens, handle.received, handle.room, blocks, handle.across, 0 if links is None else handle.forwarded,
-            *handle.at, links, at, topk_weights, *biases, out, out_weights))
+            *handle.at, links, at, topk_weights, folded, *biases, out, out_weights))
         return out, out_weights
 
     def internode_dispatch(self, x: Rows, handle: Any = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,

@@ -18,7 +18,8 @@ SIGNALS_PER_RANK = 6
 HOST_WORDS = 6
 GROWN, FITS = 1, 2  # bits of the last of them
 IF_IT_FITS, GROUPED, NUMBERED = 1, 2, 4
-ZERO = 1
+ZERO = 8
+FOLD_PARTS = 16
 NO_LAYOUT = 1
 
 
@@ -53,7 +54,7 @@ class Combine(ctypes.Structure):
     """struct epf_ht_combine."""
     _fields_ = [("size", c_size_t), ("row_bytes", c_uint32), ("topk", c_uint32), ("tokens", c_uint32), ("received", c_uint32),
                 ("room", c_uint32), ("blocks", c_uint32), ("across", c_uint32), ("forwarded", c_uint32), ("place", c_void_p), ("matrix", c_void_p),
-                ("plan", c_void_p), ("links", c_void_p), ("x", c_void_p), ("weights", c_void_p),
+                ("plan", c_void_p), ("links", c_void_p), ("x", c_void_p), ("weights", c_void_p), ("folded", c_void_p),
                 ("bias", c_void_p * 2), ("out", c_void_p), ("out_weights", c_void_p)]
 
 
@@ -80,7 +81,8 @@ class Spread(ctypes.Structure):
 class Fold(ctypes.Structure):
     """struct epf_ht_fold."""
     _fields_ = [("size", c_size_t), ("row_bytes", c_uint32), ("topk", c_uint32), ("rows", c_uint32), ("grouped", c_uint32), ("blocks", c_uint32),
-                ("reserved", c_uint32), ("slots", c_void_p), ("x", c_void_p), ("weights", c_void_p), ("out", c_void_p), ("out_weights", c_void_p)]
+                ("room", c_uint32), ("matrix", c_void_p), ("slots", c_void_p), ("x", c_void_p), ("weights", c_void_p), ("folded", c_void_p), ("out", c_void_p),
+                ("out_weights", c_void_p)]
 
 
 PROTOTYPES = {
