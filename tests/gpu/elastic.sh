@@ -100,6 +100,7 @@ run random elastic-random --cases "$cases"
 run layers elastic-layers
 [ -n "$cpu" ] || run large elastic-large
 run errors elastic-errors
+run guesses elastic-guesses
 run graphs elastic-graphs --steps "$steps"
 run callers elastic-callers
 v2 v2-test --skip-perf-test ${quick:+--test-first-only}

@@ -290,6 +290,30 @@ def large(rank):
     return f"2 x {replays} replays, two dispatches in each"
 
 
+def guesses(rank):
+    """Grouped rows are copied before the CPU knows how many there are: where more rows come to a rank than it has guessed, and where so few that its outputs would be in
+    vain."""
+    from deep_ep import throughput
+    b, spare = buffer(rank), throughput.SPARE_BYTES
+    throughput.SPARE_BYTES = 0
+    # Of 40 tokens so many go to the first rank, so many to the last.
+    for first, last, alignment in ((30, 10, 64), (20, 20, 1), (4, 4, 1), (20, 20, 64), (20, 20, 64)):
+        batch = Batch(rank, [40] * rank.size, 512, 2 * rank.size, 1, seed=first, holes=0)
+        for _, _, idx, _, _ in batch.all:
+            token = torch.arange(40, device=batch.device)
+            idx[:, 0] = torch.where(token < first, 0, 2 * rank.size - 2) + token % 2
+            idx[first + last:] = -1
+        if first == 4:
+            got = b.dispatch(batch.x, topk_idx=batch.idx, topk_weights=batch.weights, num_experts=batch.experts, expert_alignment=alignment,
+                             num_max_tokens_per_rank=50, do_expand=True)[0]
+            if got.storage().nbytes() != got.numel() * got.element_size():
+                raise Wrong(f"{got.storage().nbytes()} bytes of memory for {got.size(0)} rows")
+        one(rank, b, batch, expand=True, alignment=alignment)
+    throughput.SPARE_BYTES = spare
+    b.destroy()
+    return "5 routings"
+
+
 def errors(rank):
     """One rank has no memory for what it receives: it says so, the others do not notice, and the calls that follow are right."""
     from deep_ep import expand
