@@ -8,6 +8,7 @@
 #include "fabric/client/handle.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool has_room(const void *arg)
@@ -186,19 +187,28 @@ int epf_flush_post(struct epf_ring *ring, unsigned flags)
 	return push(ring, &op);
 }
 
-/* The text names the first failure of all: what came later mostly follows from it. */
+/*
+ * The text names the first failure of all: what came later mostly follows from it. Commands to a rank that has closed because another one was lost fail, too: then
+ * that one is named.
+ */
 static int fail_commands(const struct epf_ring *ring, uint64_t failed, enum epf_reason reason)
 {
 	const struct epf_done *done = &ring->shm->done;
 	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)done->error_reason);
 	const char *cause = info ? info->cause : "unknown";
 	size_t len = strlen(cause);
+	char what[128];
+	int rc = 0;
 
-	return epf_fail(reason, "ring %u: %llu commands failed, first number %llu to rank %u: %.*s",
-			ring->id, (unsigned long long)(failed - ring->failures_seen),
-			(unsigned long long)(EPF_LOAD_ACQUIRE(&done->error_index) - 1),
-			done->error_rank, (int)(len && cause[len - 1] == '.' ? len - 1 : len),
-			cause);
+	snprintf(what, sizeof(what),
+		 "ring %u: %llu commands failed, first number %llu to rank %u: ", ring->id,
+		 (unsigned long long)(failed - ring->failures_seen),
+		 (unsigned long long)(EPF_LOAD_ACQUIRE(&done->error_index) - 1), done->error_rank);
+	if (reason == EPF_R_PEER_DOWN)
+		rc = epf_fail_after_loss(ring->ep, what);
+	return rc ? rc
+		  : epf_fail(reason, "%s%.*s", what,
+			     (int)(len && cause[len - 1] == '.' ? len - 1 : len), cause);
 }
 
 int epf_flush(struct epf_ring *ring, unsigned flags, uint64_t timeout_ns)

@@ -162,6 +162,8 @@ int epf_wait(struct epf *ep, bool (*ready)(const void *arg), const void *arg,
 	     uint64_t number);
 /* peers.c: fails with the loss from which all others follow. left: also where ranks only say that they closed because of one. 0: none. */
 int epf_wait_lost(struct epf *ep, bool left);
+/* peers.c: the same, at once, for what has failed already; what: its text, which the error begins with. */
+int epf_fail_after_loss(const struct epf *ep, const char *what);
 /* peers.c: fails with the rank whose engine has been silent longest; 0: none is. what, number: of the wait that ran into timeout_ns. */
 int epf_wait_silent(const struct epf *ep, uint64_t timeout_ns, const char *what, uint64_t number);
 /* who.c: how many ranks named the host of this one. */

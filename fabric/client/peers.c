@@ -13,8 +13,8 @@
 
 enum { NOTIFY_TRIES = 100, NOTIFY_US = 200 };
 
-/* The error of a lost rank: with the cause's own row where it says more than that the rank is gone. */
-static int fail_lost(const struct epf *ep, const struct epf_loss *loss)
+/* The error of a lost rank: with the cause's own row where it says more than that the rank is gone. what: stands in front. */
+static int fail_lost(const struct epf *ep, const struct epf_loss *loss, const char *what)
 {
 	uint32_t node = EPF_LOAD_RELAXED(&ep->peers->peers[loss->rank].node);
 	const struct epf_reason_info *info = epf_reason_info((enum epf_reason)loss->cause);
@@ -25,7 +25,8 @@ static int fail_lost(const struct epf *ep, const struct epf_loss *loss)
 	if (loss->after != UINT32_MAX)
 		snprintf(after, sizeof(after), "; rank %u ended because of it", loss->after);
 	if (!info || info->reason == EPF_R_NONE)
-		return epf_fail(reason, "rank %u on node %u is lost%s", loss->rank, node, after);
+		return epf_fail(reason, "%srank %u on node %u is lost%s", what, loss->rank, node,
+				after);
 	if (info->err == ECONNRESET)
 		reason = info->reason;
 	/* The table has sentences; inside a line they begin small and have no full stop. */
@@ -35,7 +36,8 @@ static int fail_lost(const struct epf *ep, const struct epf_loss *loss)
 		cause[len - 1] = 0;
 	if (isupper((unsigned char)cause[0]) && !isupper((unsigned char)cause[1]))
 		cause[0] = (char)tolower((unsigned char)cause[0]);
-	return epf_fail(reason, "rank %u on node %u is lost: %s%s", loss->rank, node, cause, after);
+	return epf_fail(reason, "%srank %u on node %u is lost: %s%s", what, loss->rank, node, cause,
+			after);
 }
 
 /*
@@ -62,7 +64,16 @@ int epf_wait_lost(struct epf *ep, bool left)
 	notify_peers(ep);
 	/* Meanwhile a peer may have reported which loss began it. */
 	(void)epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, left, &loss);
-	return fail_lost(ep, &loss);
+	return fail_lost(ep, &loss, "");
+}
+
+int epf_fail_after_loss(const struct epf *ep, const char *what)
+{
+	struct epf_loss loss;
+
+	return epf_first_loss(ep->peers, ep->details, ep->world, ep->masked, ep->rank, true, &loss)
+		       ? fail_lost(ep, &loss, what)
+		       : 0;
 }
 
 /* The rank whose engine has been silent longest, and how many more are; false: none is. */

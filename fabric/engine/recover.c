@@ -75,7 +75,7 @@ void epf_lane_error_cold(struct epf_core *core, struct epf_lane *lane, unsigned 
 	lane->state = EPF_LANE_FENCED;
 	core->ops->lane_fence(core->nic, lane->id);
 	if (!epf_recovery_of(core, node) || !epf_other_lane(core, node) ||
-	    node->state != EPF_NODE_UP) {
+	    !epf_node_recovers(node)) {
 		last_lane(core, node, status == EPF_S_FLUSHED ? EPF_S_RETRY_EXCEEDED : status);
 		return;
 	}
@@ -263,6 +263,7 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 {
 	unsigned phase = r->phase, handled = talk(core, node, lane, r);
 	uint32_t tail = lane->tail;
+	int is_needed = node->state == EPF_NODE_UP; /* not of a node that has left */
 
 	if (r->phase == EPF_REC_FENCING && r->peer_fenced && !r->tell_fenced && !r->tell_fence &&
 	    core->ops->lane_drained(core->nic, lane->id)) {
@@ -277,15 +278,15 @@ static unsigned lane_step(struct epf_core *core, struct epf_node *node, struct e
 		lane->state = EPF_LANE_OPENING;
 		r->retry_ns = now + r->backoff_ns;
 	}
-	if (r->phase >= EPF_REC_CLOSED)
+	if (r->phase >= EPF_REC_CLOSED && is_needed)
 		epf_reopen_step(core, node, lane, r, now);
 	/* A deadline applies until its work goes on elsewhere; reopening has time. */
 	if (r->phase != EPF_REC_NONE && r->phase <= EPF_REC_REPLAY &&
 	    now - r->since_ns > core->limits.peer_timeout_ns)
 		epf_node_down(core, node, EPF_S_RETRY_EXCEEDED);
-	core->recover_poll |= (r->phase != EPF_REC_NONE && r->phase <= EPF_REC_REPLAY) ||
-			      r->phase == EPF_REC_PROVING || r->tell_open || r->tell_opened ||
-			      r->tell_fenced;
+	core->recover_poll |=
+		(r->phase != EPF_REC_NONE && r->phase <= EPF_REC_REPLAY) || r->tell_fenced ||
+		(is_needed && (r->phase == EPF_REC_PROVING || r->tell_open || r->tell_opened));
 	return handled + (lane->tail - tail) + (r->phase != phase);
 }
 
@@ -307,7 +308,7 @@ static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t
 {
 	unsigned handled = 0;
 
-	for (unsigned i = 0; i < node->n_lanes && node->state == EPF_NODE_UP; i++) {
+	for (unsigned i = 0; i < node->n_lanes && epf_node_recovers(node); i++) {
 		struct epf_lane_recovery *r = &node->recovery->lanes[i];
 
 		if (r->answer)
@@ -322,7 +323,7 @@ static unsigned node_step(struct epf_core *core, struct epf_node *node, uint64_t
 		}
 		core->recover_poll |= r->answer || r->tell_opened;
 	}
-	if (node->recovery->homing && node->state == EPF_NODE_UP)
+	if (node->recovery->homing && epf_node_recovers(node))
 		handled += epf_home_step(core, node);
 	return handled;
 }
@@ -342,7 +343,7 @@ unsigned epf_recover_step(struct epf_core *core, uint64_t now)
 		core->reopen_ns = core->self_lost_ns;
 	}
 	for (uint32_t n = 0; core->limits.lanes_per_node > 1 && n < core->n_nodes; n++)
-		if (core->nodes[n].state == EPF_NODE_UP && core->nodes[n].recovery)
+		if (epf_node_recovers(&core->nodes[n]) && core->nodes[n].recovery)
 			handled += node_step(core, &core->nodes[n], now, rested);
 	core->cold_work |= core->recover_poll != 0;
 	core->recover_seen_ns = core->recover_poll ? now : 0;

@@ -108,6 +108,15 @@ static inline size_t epf_recovery_bytes(unsigned lanes)
 	return sizeof(struct epf_recovery) + lanes * sizeof(struct epf_lane_recovery);
 }
 
+/*
+ * Does a node take part in recoveries? One that has said goodbye does, too: what it sent before, such as the news that one of its ranks was lost, may be on a lane that
+ * fails, and its engine stays until that has been moved.
+ */
+static inline int epf_node_recovers(const struct epf_node *node)
+{
+	return node->state == EPF_NODE_UP || node->state == EPF_NODE_LEFT;
+}
+
 /* Returns the recoveries of a node's lanes, made at its first failure. NULL if it has one lane only: nothing takes over. */
 static inline struct epf_recovery *epf_recovery_of(struct epf_core *core, struct epf_node *node)
 {

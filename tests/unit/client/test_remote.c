@@ -5,6 +5,7 @@
  */
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/client/handle.h"
 #include "fabric/protocol/proto.h"
 #include "tests/unit/client/remote_kit.h"
 
@@ -37,6 +38,31 @@ static void lost_ranks_and_masks(void **state)
 	assert_int_equal(epf_signal_wait(p.ep[0], 0, 1, 30000000), -ETIMEDOUT);
 	assert_int_equal(epf_peer_epoch(p.ep[0], 1), 1);
 	assert_true(epf_peer_mask(p.ep[0], RANKS) < 0);
+	pair_tear_down(&p);
+}
+
+/* Commands that fail because their rank is lost, or has closed for another one's loss, fail with what is known of the loss. */
+static void commands_name_the_loss(void **state)
+{
+	struct epf_ring_failure f;
+	struct epf_done *done;
+	struct pair p;
+
+	assert_return_code(pair_set_up(&p, NULL), 0);
+	done = &p.ring[0]->shm->done;
+	for (uint64_t lost = 0; lost < 2; lost++) {
+		if (lost)
+			ask(p.ep[0], "lose_1");
+		done->error_index = 8;
+		done->error_rank = 1;
+		done->error_reason = EPF_R_PEER_DOWN;
+		EPF_STORE_RELEASE(&done->failed, 3 * (lost + 1));
+		assert_int_equal(epf_ring_error(p.ring[0], &f), 1);
+		assert_int_equal(epf_last_reason(), lost ? EPF_R_RANK_DIED : EPF_R_PEER_DOWN);
+		says("3 commands failed, first number 7 to rank 1: ");
+		says(lost ? ": rank 1 on node 1 is lost: a rank's process ended"
+			  : ": A rank of the job is lost, or has closed");
+	}
 	pair_tear_down(&p);
 }
 
@@ -178,6 +204,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_job_is_joined),
 		cmocka_unit_test(lost_ranks_and_masks),
+		cmocka_unit_test(commands_name_the_loss),
 		cmocka_unit_test(a_daemon_hears_of_kernels),
 		cmocka_unit_test(a_daemon_of_1_4_hears_nothing_of_kernels),
 		cmocka_unit_test(a_rank_comes_back),

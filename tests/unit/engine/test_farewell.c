@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Nobody is taken for lost who is only slow: the goodbye of an engine that closes reaches a peer that has no room for it now, also over a lane
- * that fails meanwhile; a core that was not run in the middle of a recovery does not call its peer lost for that. Two engines in one
+ * that fails meanwhile; nor does it hide a loss; a core that was not run in the middle of a recovery does not call its peer lost for that. Two engines in one
  * thread (core_rig.h).
  */
 #include "fabric/base/err.h"
@@ -158,6 +158,37 @@ static void a_loss_before_a_goodbye_is_heard(void **state)
 	}
 }
 
+static bool is_fencing(void *arg)
+{
+	const struct core_rig *rig = arg;
+
+	epf_core_step(rig->core[0]);
+	return rig->core[0]->recovering != 0;
+}
+
+/* The news of a loss is on a lane that fails; the goodbye comes on the other one, while the failure of the first is being dealt with. */
+static void a_loss_on_a_failed_lane_is_heard(void **state)
+{
+	static const char *const settings[] = { "lanes-per-peer=2", "emu-links=2",
+						"emu-link-timeout=5ms", NULL };
+	struct core_rig *rig = core_rig_open(settings);
+
+	assert_true(core_rig_run(rig, NULL, NULL));
+	assert_int_equal(rig->nic[0]->ops->set_link(rig->nic[0], 0, 0), 0);
+	epf_core_rank_gone(rig->core[0], 0, EPF_R_RANK_DIED);
+	epf_core_rank_gone(rig->core[0], 1, 0);
+	while (!is_fencing(rig) || !has_gone(rig))
+		;
+	assert_int_equal(epf_core_say_bye(rig->core[0]), 0);
+	assert_int_equal(rig->nic[0]->ops->set_link(rig->nic[0], 0, 1), 0);
+	assert_true(core_rig_run(rig, has_parted, rig));
+	assert_int_equal(state_of(rig, 1, 0), EPF_PEER_DOWN);
+	assert_int_equal(state_of(rig, 1, 1), EPF_PEER_LEFT);
+	close_west(rig);
+	assert_int_equal(state_of(rig, 1, 0), EPF_PEER_DOWN);
+	core_rig_close(rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -165,6 +196,7 @@ int main(void)
 		cmocka_unit_test(a_goodbye_survives_its_lane),
 		cmocka_unit_test(a_rest_is_no_silence),
 		cmocka_unit_test(a_loss_before_a_goodbye_is_heard),
+		cmocka_unit_test(a_loss_on_a_failed_lane_is_heard),
 	};
 
 	return cmocka_run_group_tests_name("farewell", tests, NULL, NULL);
