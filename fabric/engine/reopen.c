@@ -74,6 +74,8 @@ void epf_recover_forget(struct epf_core *core, struct epf_node *node)
 		if (r->phase != EPF_REC_NONE)
 			epf_outage_end(core, &core->lanes[node->first_lane + i], 0);
 		r->phase = EPF_REC_NONE;
+		/* Nobody hears what was to be said: a node that has left is still looked after. */
+		r->answer = r->tell_opened = 0;
 	}
 	if (node->recovery)
 		node->recovery->homing = 0;

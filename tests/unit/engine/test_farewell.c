@@ -184,7 +184,12 @@ static void a_loss_on_a_failed_lane_is_heard(void **state)
 	assert_true(core_rig_run(rig, has_parted, rig));
 	assert_int_equal(state_of(rig, 1, 0), EPF_PEER_DOWN);
 	assert_int_equal(state_of(rig, 1, 1), EPF_PEER_LEFT);
+	/* When its engine is gone, what it was to be told is told to nobody, and costs no time. */
+	rig->core[1]->nodes[0].recovery->lanes[0].tell_opened = 1;
+	rig->core[1]->nodes[0].recovery->lanes[1].answer = 1;
+	epf_node_down(rig->core[1], &rig->core[1]->nodes[0], EPF_S_RETRY_EXCEEDED);
 	close_west(rig);
+	assert_int_equal(rig->core[1]->recover_poll, 0);
 	assert_int_equal(state_of(rig, 1, 0), EPF_PEER_DOWN);
 	core_rig_close(rig);
 }
