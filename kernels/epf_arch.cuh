@@ -544,19 +544,20 @@ typedef uint32_t epf_lanes;
 # define epf_ld_acquire_gpu(p)   EPF_LOAD_ACQUIRE(p)
 # define epf_ld32_relaxed_gpu(p) EPF_LOAD_RELAXED(p)
 # define epf_ld32_acquire_sys(p) EPF_LOAD_ACQUIRE(p)
-# ifdef __SANITIZE_THREAD__ /* it does not model fences: what one orders, it takes from the store behind */
+# ifdef __SANITIZE_THREAD__ /* it does not model fences: what one orders, it takes from the store or addition behind */
 #  define epf_st_relaxed_sys(p, v)   EPF_STORE_RELEASE(p, v)
 #  define epf_st32_relaxed_sys(p, v) EPF_STORE_RELEASE(p, v)
+#  define epf_add_gpu(p, v)          __atomic_fetch_add(p, v, __ATOMIC_RELEASE)
 # else
 #  define epf_st_relaxed_sys(p, v)   EPF_STORE_RELAXED(p, v)
 #  define epf_st32_relaxed_sys(p, v) EPF_STORE_RELAXED(p, v)
+#  define epf_add_gpu(p, v)          __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
 # endif
 # define epf_st_relaxed_gpu(p, v)     EPF_STORE_RELAXED(p, v)
 # define epf_st_release_gpu(p, v)     EPF_STORE_RELEASE(p, v)
 # define epf_st32_relaxed_gpu(p, v)   EPF_STORE_RELAXED(p, v)
 # define epf_st32_release_gpu(p, v)   EPF_STORE_RELEASE(p, v)
 # define epf_st32_release_sys(p, v)   EPF_STORE_RELEASE(p, v)
-# define epf_add_gpu(p, v)            __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
 # define epf_add32_block(p, v)        ((void)(*(p) += (v)))
 # define epf_add32_release_block      epf_add32_block
 # define epf_ld32_acquire_block(p)    (*(p))
