@@ -525,14 +525,15 @@ EPF_DEV_FN void ht_fold_of(const struct ht_job *j, const struct ht_chunks *c, ui
 EPF_DEV_FN void ht_fold(const struct ht_job *j)
 {
 	struct ht_chunks c = ht_chunks(j);
-	uint32_t turns = ht_longest_part(j, 1) * c.count * j->ranks; /* of a part */
-	uint64_t all = (uint64_t)turns * j->parts;
+	uint64_t turns = (uint64_t)ht_longest_part(j, 1) * c.count * j->ranks; /* of a part */
+	uint64_t all = turns * j->parts;
 
 	for (uint64_t i = ht_warp(j); i < all; i += ht_warps(j)) {
-		uint32_t n = (uint32_t)(i % turns);
+		uint64_t n = i % turns;
 
-		ht_fold_of(j, &c, (uint32_t)(i / turns), (j->rank + 1u + n % j->ranks) % j->ranks,
-			   n / j->ranks);
+		ht_fold_of(j, &c, (uint32_t)(i / turns),
+			   (j->rank + 1u + (uint32_t)(n % j->ranks)) % j->ranks,
+			   (uint32_t)(n / j->ranks));
 	}
 }
 

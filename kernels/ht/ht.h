@@ -10,7 +10,8 @@
 
 _Static_assert(HT_SEGMENTS == EPF_HT_SEGMENTS_MAX && HT_HOST == EPF_HT_HOST_WORDS &&
 		       HT_SIGNALS == EPF_HT_SIGNALS_PER_RANK && HT_RANKS_MAX == EPF_HT_RANKS_MAX &&
-		       HT_LOCAL_MAX == EPF_HT_LOCAL_MAX && HT_NODE_MAX == EPF_HT_NODE_MAX,
+		       HT_PARTS == EPF_HT_FOLD_PARTS && HT_LOCAL_MAX == EPF_HT_LOCAL_MAX &&
+		       HT_NODE_MAX == EPF_HT_NODE_MAX,
 	       "what kernels and callers know of each other");
 
 /* Kernels, as entry points of a device. */

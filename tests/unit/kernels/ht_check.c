@@ -365,6 +365,16 @@ static int add_node(const struct rank *me, uint32_t t, uint32_t node, float *sum
 	return any;
 }
 
+void check_sum_of_weights(const struct rank *me, uint32_t token)
+{
+	const struct batch *b = me->batch;
+
+	for (uint32_t k = 0; k < b->topk; k++)
+		assert_true(
+			me->sum_weights[token * b->topk + k] ==
+			(b->idx[me->rank][token][k] >= 0 ? b->weight[me->rank][token][k] : 0.0f));
+}
+
 void check_sums(const struct rank *me)
 {
 	const struct batch *b = me->batch;
@@ -387,10 +397,7 @@ void check_sums(const struct rank *me)
 		}
 		for (uint32_t h = 0; h < b->hidden; h++)
 			assert_int_equal(me->sums[t * b->hidden + h], ref_bf16_encode(sum[h]));
-		for (uint32_t k = 0; k < b->topk; k++)
-			assert_true(
-				me->sum_weights[t * b->topk + k] ==
-				(b->idx[me->rank][t][k] >= 0 ? b->weight[me->rank][t][k] : 0.0f));
+		check_sum_of_weights(me, t);
 	}
 }
 

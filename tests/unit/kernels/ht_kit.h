@@ -124,6 +124,7 @@ int collect(struct rank *me);
 /* Compare what a rank has with the reference. */
 void check_rows(const struct rank *me);
 void check_sums(const struct rank *me);
+void check_sum_of_weights(const struct rank *me, uint32_t token);
 void set_batch(struct rig *g, const struct batch *b);
 /* A batch through all calls; the dispatch twice, as with a cached handle. */
 void run_batch(struct rig *g, uint64_t seed);

@@ -195,10 +195,7 @@ static void check_collected(const struct rank *me)
 		}
 		for (uint32_t h = 0; h < b->hidden; h++)
 			assert_int_equal(me->sums[t * b->hidden + h], ref_bf16_encode(sum[h]));
-		for (uint32_t k = 0; k < b->topk; k++)
-			assert_true(
-				me->sum_weights[t * b->topk + k] ==
-				(b->idx[me->rank][t][k] >= 0 ? b->weight[me->rank][t][k] : 0.0f));
+		check_sum_of_weights(me, t);
 	}
 }
 

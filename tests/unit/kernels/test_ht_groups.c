@@ -53,9 +53,8 @@ static void run_groups(struct rig *g, uint64_t seed)
 	all_right(g, group_again);
 	for (uint32_t r = 0; r < g->ranks; r++)
 		assert_int_equal(state_of(&g->rank[r])->grouped, state_of(&g->rank[r])->ended);
-	for (uint32_t r = 0; r < g->ranks; r++) {
+	for (uint32_t r = 0; r < g->ranks; r++)
 		check_groups(&g->rank[r]);
-	}
 	free(b);
 }
 
