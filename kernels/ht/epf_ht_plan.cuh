@@ -135,7 +135,7 @@ EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t t
 	if (epf_thread_in_block() == 0) {
 		uint32_t *flags = ht_counts_for(j, call, to) + ht_counts_flags(j);
 
-		epf_st32_relaxed_sys(flags, j->received << 1 | j->grown);
+		epf_st32_relaxed_sys(flags, j->received << 2 | (j->host ? 2u : 0u) | j->grown);
 		epf_st32_relaxed_sys(flags + 1, j->room);
 	}
 	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
@@ -198,7 +198,7 @@ struct ht_sizes {
 	uint32_t *
 		adds; /* the most rows that its window holds: those received in a dispatch, or those that a combine adds */
 	uint32_t *out;   /* the most that cross to or from other nodes */
-	uint32_t *flags; /* HT_GROWN, HT_FITS: its outputs do */
+	uint32_t *flags; /* of ht_flags_of() */
 	uint32_t *in;    /* rows that it forwards */
 };
 
@@ -232,17 +232,21 @@ EPF_DEV_FN void ht_count_across(const struct ht_job *j, uint64_t call, struct ht
 	epf_block_barrier();
 }
 
-/* What a rank sent with its counts, as far as it matters: HT_GROWN; HT_FITS, if the outputs that it allocated are long enough for what it receives, and not too long. */
+/*
+ * What a rank sent with its counts, as far as it matters: HT_GROWN; HT_WAITS; HT_FITS, if the outputs that it allocated are long enough for what it receives, and
+ * not too long.
+ */
 EPF_DEV_FN uint32_t ht_flags_of(const struct ht_job *j, uint64_t call, uint32_t rank,
 				uint32_t received)
 {
-	uint32_t flags = ht_count(j, call, rank, ht_counts_flags(j)), has = flags >> 1;
+	uint32_t flags = ht_count(j, call, rank, ht_counts_flags(j)), has = flags >> 2;
 	uint32_t spare = received / 8u > j->spare ? received / 8u : j->spare;
 	/* Unsigned: outputs that are too short are far too long, too. */
 	int fits = has && has - received <= spare &&
 		   ht_count(j, call, rank, ht_counts_flags(j) + 1u) == j->room;
 
-	return (flags & 1u ? HT_GROWN : 0u) | (fits ? HT_FITS : 0u);
+	return (flags & 1u ? HT_GROWN : 0u) | (flags & 2u ? HT_WAITS : 0u) |
+	       (fits ? HT_FITS : 0u);
 }
 
 /* Reads the counts of all ranks: the matrix of rows, the sizes of what each rank needs, and for the CPU the entries of the local experts. All threads. */
@@ -283,21 +287,22 @@ EPF_DEV_FN void ht_read_rows(const struct ht_job *j, uint64_t call, int late, st
 }
 
 /*
- * What holds for all ranks: the most rows that a window holds, of any rank, and the most that cross between nodes; whether outputs fit. With it the
- * CPU has all that it waits for. One thread.
+ * What holds for all ranks: the most rows that a window holds, of any rank, and the most that cross between nodes; whether outputs fit, and whether segments are
+ * to be mapped. With it the CPU has all that it waits for. One thread.
  */
 EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, int late, struct ht_sizes n)
 {
 	uint64_t *host = HT_AT(uint64_t, j->host);
-	uint32_t most = 0, need = 0, grown = 0, fits = late ? 0 : HT_FITS;
+	uint32_t most = 0, need = 0, grown = 0, all = late ? 0 : HT_FITS | HT_WAITS, fits;
 
 	for (uint32_t r = 0; r < j->ranks; r++) {
 		most = n.adds[r] > most ? n.adds[r] : most;
 		need = n.out[r] > need ? n.out[r] : need;
 		grown |= n.flags[r] & HT_GROWN;
-		fits &= n.flags[r];
+		all &= n.flags[r];
 	}
-	fits = most <= j->room ? fits : 0;
+	fits = most <= j->room ? all & HT_FITS : 0;
+	grown = all & HT_WAITS ? grown : 0;
 	epf_st_relaxed_gpu(&ht_state_of(j)->fits, fits);
 	*HT_AT(uint32_t, j->plan + j->at.need) = need;
 	if (!host)

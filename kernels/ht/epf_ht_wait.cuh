@@ -112,7 +112,7 @@ EPF_DEV_FN uint32_t ht_counts_words(const struct ht_job *j)
 	return (2u * j->ranks + 2u + HT_LOCAL_MAX + 3u) / 4u * 4u;
 }
 
-/* 1 if it has memory to be mapped; from bit 1 on the rows of its outputs, if they are allocated. Behind it the room that they were allocated with. */
+/* Bit 0: it has memory to be mapped; bit 1: its CPU waits; from bit 2 on the rows of its outputs, if they are allocated. Behind it the room that they were allocated with. */
 EPF_DEV_FN uint32_t ht_counts_flags(const struct ht_job *j)
 {
 	return 2u * j->ranks;

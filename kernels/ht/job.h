@@ -27,6 +27,7 @@
  1024u              /* EPF_HT_NODE_MAX: ranks of a node, a struct ht_mark of shared memory each */
 #define HT_GROWN 1u /* EPF_HT_GROWN */
 #define HT_FITS  2u /* EPF_HT_FITS */
+#define HT_WAITS 4u /* the CPU of a rank waits for the counts */
 #define HT_HOST  6u /* EPF_HT_HOST_WORDS */
 #define HT_SLICES \
  4u /* parts in which rows cross between nodes: a part is forwarded while the next one arrives */

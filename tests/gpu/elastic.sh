@@ -101,6 +101,7 @@ run layers elastic-layers
 [ -n "$cpu" ] || run large elastic-large
 run errors elastic-errors
 run guesses elastic-guesses
+run unwaited elastic-unwaited
 run graphs elastic-graphs --steps "$steps"
 run callers elastic-callers
 v2 v2-test --skip-perf-test ${quick:+--test-first-only}

@@ -3,7 +3,9 @@
 
 Every rank makes the inputs of all ranks from a seed (ht_cases.Batch), so it knows what it must receive and what its sums must be.
 """
+from ctypes import c_int, c_size_t, c_void_p
 from random import Random
+from types import SimpleNamespace
 
 import torch
 
@@ -312,6 +314,35 @@ def guesses(rank):
     throughput.SPARE_BYTES = spare
     b.destroy()
     return "5 routings"
+
+
+def unwaited(rank):
+    """Dispatches that the program does not let the CPU wait for: ranks map outputs that are new in those whose number is a power of two, all of them, and in no others."""
+    b = buffer(rank)
+    inner, on_gpu = b._buffer, rank.device.type == "cuda"
+    made, mapped = [], inner._map_results
+    if not on_gpu:  # nothing is mapped, and asked for until the end
+        inner._results = SimpleNamespace(begin=lambda ht: None, empty=lambda *_: None, close=lambda: None)
+
+    def note():
+        made.append(inner._unwaited)
+        if on_gpu:
+            mapped()
+    inner._map_results = note
+    for call in range(1, 10):
+        if call == 3 and not on_gpu and rank.rank == 0:
+            alloc = inner._ht._dll.epf_ht_pool_alloc
+            alloc.restype, alloc.argtypes = c_void_p, [c_size_t, c_int, c_void_p]
+            inner._ht.want(alloc(4096, 0, None))
+        one(rank, b, Batch(rank, [200 if call < 3 else 1000] * rank.size, 4096 if on_gpu else 64, 4 * rank.size, 2, seed=call), exact=False)
+    want = [2, 4] if on_gpu else [4, 8]
+    if made[:2] != want or not set(made) <= {1, 2, 4, 8}:
+        raise Wrong(f"memory was mapped in calls {made}, not in {want}")
+    if on_gpu and inner._ht.wanted():
+        raise Wrong(f"{len(inner._ht.wanted())} segments are not mapped after call 8")
+    inner._results = inner._results if on_gpu else None
+    b.destroy()
+    return f"9 calls, memory mapped in {made}"
 
 
 def errors(rank):

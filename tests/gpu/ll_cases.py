@@ -476,7 +476,7 @@ PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
 PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "sizes", "crossing", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
 PARTS.update({f"ht-kill-{name}": part_of("ht_cases", f"kill_{name}") for name in ("rows", "sums")})
-PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "large", "errors", "guesses", "layers", "graphs", "callers", "kill")})
+PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "large", "errors", "guesses", "unwaited", "layers", "graphs", "callers", "kill")})
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
 PARTS["ht-memory"] = part_of("ht_memory", "memory")
 PARTS.update({"peers-ll": part_of("peers_speed", "low_latency"), "peers-ht": part_of("peers_speed", "high_throughput")})

@@ -154,7 +154,7 @@ def cases(*arguments, **environment):
 
 
 def layouts_types_and_orders():
-    cases("elastic-table,elastic-errors,elastic-guesses,elastic-layers", "--ranks", "2")
+    cases("elastic-table,elastic-errors,elastic-guesses,elastic-unwaited,elastic-layers", "--ranks", "2")
 
 
 def the_calls_of_frameworks():

@@ -122,12 +122,12 @@ int plan(struct rank *me)
 			return err;
 		r.topk_idx = NULL;
 	}
-	r.host = b->worst ? NULL : me->host;
+	r.host = b->worst || me->never_waits ? NULL : me->host;
 	r.received = me->guess;
 	r.room = me->guess_room;
 	r.spare = me->spare;
 	err = epf_ht_notify(me->ht, &r, NULL);
-	return err || b->worst ? err : epf_ht_wait_counts(me->ht, me->host);
+	return err || !r.host ? err : epf_ht_wait_counts(me->ht, me->host);
 }
 
 uint32_t received_of(const struct rank *me)

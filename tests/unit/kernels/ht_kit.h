@@ -65,6 +65,7 @@ struct rank {
 	uint16_t sums[TOKENS * HIDDEN] __attribute__((aligned(16)));
 	float sum_weights[TOKENS * TOPK];
 	int absent;
+	int never_waits; /* for counts */
 	int err;
 	char why[512];
 };

@@ -250,7 +250,8 @@ class ElasticBuffer:
             allocate_on_comm_stream: the call runs on the communication stream, and its outputs belong to it.
             handle: of an earlier dispatch, whose routing is used again. topk_idx must then be None; topk_weights may be given.
             do_handle_copy: the handle keeps a copy of topk_idx.
-            do_cpu_sync: the CPU waits for counts, and outputs have exactly the rows that arrive; False: outputs have as many rows as can arrive.
+            do_cpu_sync: the CPU waits for counts, and outputs have exactly the rows that arrive; False: outputs have as many rows as can arrive, and the CPU
+            waits in the first, second, fourth, eighth such call and so on only, for ranks to map each other's memory.
             do_expand: one row per entry, grouped by expert; else one per token and rank. do_zero_padding: padding rows are zeros.
             use_tma_aligned_col_major_sf: received scales are column-major, and each column begins at a multiple of 16 bytes.
 
@@ -314,7 +315,8 @@ class ElasticBuffer:
                 if sync:
                     counts, moved = b._move_as_counted(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, guess, form)
                 else:
-                    moved = b._move(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, False, routing.exchange, form=form)
+                    moved = b._move(where, ht, call, routing.handle, rows, topk_idx, topk_weights, local, sms, False,
+                                    functools.partial(b._exchange_unwaited, ht, call, routing.exchange), form=form)
                 handle = EPHandle(routing.handle, False, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks)
                 if not sync:
                     handle.keep(Groups(ht, call.stream, handle.routing.matrix, self.num_ranks, local, alignment), call.capturing)

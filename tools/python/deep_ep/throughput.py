@@ -96,6 +96,7 @@ class HighThroughput:
     _last_received = 0  # rows that this rank received in it
     _last_grouped = 0  # rows grouped by expert of the last dispatch of such that the CPU waited for
     _did_fit = False  # whether it was as guessed
+    _unwaited = 0  # dispatches that the program does not let the CPU wait for
 
     # ------------------------------------------------------------------ memory
 
@@ -308,7 +309,7 @@ class HighThroughput:
             num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert: of get_dispatch_layout().
             topk_idx, topk_weights: int64 and float32 [tokens, top-k], or None.
             expert_alignment: counts of experts are rounded up to a multiple of it.
-            num_worst_tokens: not 0: the outputs have so many rows, and the CPU waits for nothing. Needs topk_idx.
+            num_worst_tokens: not 0: the outputs have so many rows, and the CPU does not wait for counts, but as _exchange_unwaited() says. Needs topk_idx.
             config: its num_sms is used; None: Buffer.num_sms.
             previous_event: what to wait for instead of the current stream. async_finish: give an event instead of letting the current stream wait.
             allocate_on_comm_stream: outputs belong to the communication stream.
@@ -339,7 +340,7 @@ class HighThroughput:
                 handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
                 exchange = functools.partial(self._notify, ht, order, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
                 if num_worst_tokens:
-                    counts, last = [], exchange
+                    counts, last = [], functools.partial(self._exchange_unwaited, ht, order, exchange)
                 else:
                     guess = self._guess(ht, row_of(rows, topk_idx, _PLAIN))
                     exchange(True, guess)
@@ -466,6 +467,21 @@ class HighThroughput:
         if flags & throughput.GROWN:
             self._map_results()
         return list(numbers[words:])
+
+    def _exchange_unwaited(self, ht: throughput.Throughput, order: Order, exchange: Callable[..., None]) -> None:
+        """Launches the exchange of counts of a dispatch whose outputs hold all that can arrive. The first, second, fourth, eighth such dispatch and so on let the
+        CPU wait nevertheless, if others map outputs: it is then that all ranks together map memory that is new. What a graph captures never waits."""
+        if self._results is None or order.capturing:
+            exchange()
+            return
+        self._unwaited = n = self._unwaited + 1
+        if n & (n - 1):
+            exchange()
+            return
+        exchange(True)
+        ht.wait_counts(self._counts_at)
+        if self._numbers[throughput.HOST_WORDS - 1] & throughput.GROWN:
+            self._map_results()
 
     def _guess(self, ht: throughput.Throughput, row: Tuple[int, int, int]) -> Guess:
         """How many rows a dispatch allocates outputs for, before their number is known, from what the last one needed; for how many the windows are laid out,
