@@ -235,7 +235,7 @@ struct epf_ht_spread {
 	uint32_t tokens;
 	uint32_t rows;    /* of slots and out_numbers: those that can arrive, at least */
 	uint32_t grouped; /* of the outputs */
-	uint32_t blocks;  /* multiprocessors to use at most; 0: half of them */
+	uint32_t blocks;  /* multiprocessors to use at most; 0: two thirds of them */
 	uint32_t flags;   /* EPF_HT_ZERO, EPF_HT_IF_IT_FITS */
 	uint32_t first_number;
 	uint32_t reserved;

@@ -341,11 +341,37 @@ EPF_DEV_FN void ht_spread_chunk(const struct ht_job *j, const struct ht_chunks *
 		HT_AT(uint32_t, j->out_numbers)[g->row] = g->e.number;
 }
 
-/* Number `n` of a source, of this rank's tokens one that may have no row. Waits until it is there. A warp. */
-EPF_DEV_FN void ht_spread_number(const struct ht_job *j, const struct ht_chunks *c, uint32_t source,
-				 uint32_t n, uint32_t chunk)
+/* Received rows of a source. */
+struct ht_source {
+	uint32_t first;
+	uint32_t rows;
+};
+
+/* Of the first HT_STRIPE_RANKS sources, in shared memory: a warp looks at them many times, and acquiring empties the cache that the matrix would be in. */
+EPF_DEV_FN struct ht_source *ht_sources(void)
 {
-	uint32_t first = ht_rows_until(j, source - 1u, j->rank);
+	EPF_DEV_SHARED struct ht_source sources[HT_STRIPE_RANKS];
+
+	return sources;
+}
+
+EPF_DEV_FN struct ht_source ht_source_in(const struct ht_job *j, uint32_t source)
+{
+	struct ht_source r = { ht_rows_until(j, source - 1u, j->rank), 0 };
+
+	r.rows = ht_rows_until(j, source, j->rank) - r.first;
+	return r;
+}
+
+EPF_DEV_FN struct ht_source ht_source_of(const struct ht_job *j, uint32_t source)
+{
+	return source < HT_STRIPE_RANKS ? ht_sources()[source] : ht_source_in(j, source);
+}
+
+/* Number `n` of a source whose rows begin at `first`, of this rank's tokens one that may have no row. Waits until it is there. A warp. */
+EPF_DEV_FN void ht_spread_number(const struct ht_job *j, const struct ht_chunks *c, uint32_t source,
+				 uint32_t first, uint32_t n, uint32_t chunk)
+{
 	struct ht_given g;
 
 	if (source == j->rank) {
@@ -363,27 +389,41 @@ EPF_DEV_FN void ht_spread_number(const struct ht_job *j, const struct ht_chunks 
 	ht_spread_chunk(j, c, &g, chunk);
 }
 
-/* The warps that copy: the first `warps` of each block. */
+/* Rows that are copied, shared out among so many warps as if all were one list. */
+struct ht_spreading {
+	struct ht_chunks c;
+	uint32_t warps;
+	uint32_t next; /* the item of the rows that follow which is this warp's first one */
+};
+
+/* Numbers [begin, end) of a source. A warp. */
+EPF_DEV_FN void ht_spread_source(const struct ht_job *j, struct ht_spreading *w, uint32_t source,
+				 uint32_t first, uint32_t begin, uint32_t end)
+{
+	uint64_t items = (uint64_t)(end - begin) * w->c.count, n = w->next;
+
+	for (; n < items; n += w->warps)
+		ht_spread_number(j, &w->c, source, first, begin + (uint32_t)(n / w->c.count),
+				 (uint32_t)(n % w->c.count));
+	w->next = (uint32_t)(n - items);
+}
+
+/* The warps that copy: the first `warps` of each block. This rank's rows come first, while the first ones of the others are on their way. */
 EPF_DEV_FN void ht_spread_rows(const struct ht_job *j, uint32_t warps)
 {
-	struct ht_chunks c = ht_chunks(j);
-	uint32_t stripes = j->ranks > HT_STRIPE_RANKS ? 1u : HT_STRIPES, all = warps * j->blocks;
-	uint64_t before = 0;
+	struct ht_spreading w = { ht_chunks(j), warps * j->blocks, ht_warp(j) };
+	uint32_t stripes = j->ranks > HT_STRIPE_RANKS ? 1u : HT_STRIPES;
 
-	for (uint32_t i = 0; i < stripes * j->ranks; i++) {
-		uint32_t s = (j->rank + i) % j->ranks, stripe = i / j->ranks;
-		uint64_t rows = s == j->rank ? j->tokens
-					     : ht_rows_until(j, s, j->rank) -
-						       ht_rows_until(j, s - 1u, j->rank);
-		uint32_t begin = (uint32_t)(rows * stripe / stripes);
-		uint64_t items = (rows * (stripe + 1u) / stripes - begin) * c.count;
+	ht_spread_source(j, &w, j->rank, ht_source_of(j, j->rank).first, 0, j->tokens);
+	for (uint32_t stripe = 0; stripe < stripes; stripe++)
+		for (uint32_t i = 1; i < j->ranks; i++) {
+			uint32_t s = (j->rank + i) % j->ranks;
+			struct ht_source r = ht_source_of(j, s);
 
-		for (uint64_t n = (ht_warp(j) + all - (uint32_t)(before % all)) % all; n < items;
-		     n += all)
-			ht_spread_number(j, &c, s, begin + (uint32_t)(n / c.count),
-					 (uint32_t)(n % c.count));
-		before += items;
-	}
+			ht_spread_source(j, &w, s, r.first,
+					 (uint32_t)((uint64_t)r.rows * stripe / stripes),
+					 (uint32_t)((uint64_t)r.rows * (stripe + 1u) / stripes));
+		}
 }
 
 /* A grouped row that no entry has. A warp. */
@@ -440,6 +480,9 @@ EPF_DEV_FN void ht_spread(const struct ht_job *j)
 		ht_arrived()[m] = 0;
 	if (epf_thread_in_block() == 0)
 		ht_marks()[ht_mate_index(j, j->rank)].window = ht_peer_of(j, j->rank)->window;
+	for (uint32_t s = epf_thread_in_block(); s < j->ranks && s < HT_STRIPE_RANKS;
+	     s += j->threads)
+		ht_sources()[s] = ht_source_in(j, s);
 	epf_block_barrier();
 	if (warp == warps - 1u)
 		ht_watch(j, grouped);

@@ -278,7 +278,7 @@ static uint32_t told_of(const struct epf_ht *ht, uint32_t tokens)
 
 	if (ht->threads / ht->warp < 2)
 		return 0; /* a warp has no other one that tells; a spread waits for the end */
-	return told < 1 ? 1 : told > HT_PARTS ? HT_PARTS : told;
+	return told < 1 ? 1 : told > HT_TOLD ? HT_TOLD : told;
 }
 
 static int check_outputs(const struct epf_ht_dispatch *d)

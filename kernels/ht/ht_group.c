@@ -138,7 +138,7 @@ int epf_ht_spread(struct epf_ht *ht, const struct epf_ht_spread *s, void *stream
 	j.numbered = s->starts ? 1 + row.topk : 0;
 	row.scale_words += j.numbered;
 	/* The rest is for the dispatch, which a spread beside it must not keep from running. */
-	j.blocks = s->blocks ? s->blocks : (ht->blocks + 1) / 2;
+	j.blocks = s->blocks ? s->blocks : (2 * ht->blocks + 2) / 3;
 	j.blocks = j.blocks < ht->blocks ? j.blocks : ht->blocks;
 	j.lay = ht_layout_of(&row, s->room);
 	j.tokens = s->tokens;

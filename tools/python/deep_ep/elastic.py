@@ -294,9 +294,8 @@ class ElasticBuffer:
                     grouped.move(handle.routing, True)
                     _, _, out, out_scales, weights = grouped.spread(handle.groups, handle.slots, handle.source, handle.num_expanded_tokens, layout)
                 else:
-                    kept = keep()
-                    counts, (slots, source, out, out_scales, weights) = grouped.first(num_experts, alignment, 0 if sync else most * self.num_ranks, layout)
-                    handle = EPHandle(grouped.handle, True, num_experts, alignment, most, sms, kept, counts, self.num_scaleup_ranks, out.size(0))
+                    counts, (slots, source, out, out_scales, weights) = grouped.first(num_experts, alignment, 0 if sync else most * self.num_ranks, layout, keep)
+                    handle = EPHandle(grouped.handle, True, num_experts, alignment, most, sms, grouped.kept, counts, self.num_scaleup_ranks, out.size(0))
                     handle.slots, handle.source = slots, source
                     handle.keep(grouped.groups, call.capturing)
             elif cached:

@@ -63,11 +63,12 @@ class Grouped:
         rows, topk_idx, topk_weights, local, blocks: of a dispatch. first: the number of this rank's first row.
         epilogue: what the outputs wait for, beside the call; may be None.
 
-    Attributes: handle: the RoutingHandle along which rows move; groups: Groups.
+    Attributes: handle: the RoutingHandle along which rows move; groups: Groups; kept: what `keep` gave that first() was given.
     """
 
     handle: RoutingHandle
     groups: Groups
+    kept: Any = None
     _alignment = 1  # of groups
     _moves = False  # rows move to the window, and have to be copied from there
     _guessed = False  # whether they do, the counts will say
@@ -100,11 +101,12 @@ class Grouped:
         if self._beside is not None:
             throughput.check(self._ht.order(self._at, self._stream))
 
-    def first(self, experts: int, alignment: int, worst: int, layout: Layout) -> Tuple[Optional[List[int]], Outputs]:
+    def first(self, experts: int, alignment: int, worst: int, layout: Layout, keep: Callable[[], Any]) -> Tuple[Optional[List[int]], Outputs]:
         """The first dispatch of a routing: numbers entries, exchanges counts, moves rows, finds the groups and copies the rows to them.
 
         Arguments:
-            worst: rows that can arrive at most, where the CPU does not wait for counts, or 0. layout: of the outputs.
+            worst: rows that can arrive at most, where the CPU does not wait for counts, or 0. layout: of the outputs. keep: called behind the dispatch, so that
+            what it launches delays nothing: the copies take longer.
 
         Returns: the entries of each expert, where it waits; what spread() returns.
         """
@@ -119,13 +121,14 @@ class Grouped:
         if worst:
             throughput.check(number())
             self.move(routing.handle, False, False, routing.exchange)
+            self.kept = keep()
             self._find_groups()
             return None, self._spread_new(None, layout)
         # The window is laid out before the counts are known, as long as all ranks say; outputs are as long as this one guesses.
         guess, room, _ = self._buffer._guess(self._ht, self._row())
         routing.exchange(True, (room, room, room))
         throughput.check(number())
-        return self._move_as_counted(routing.handle, guess, room, layout)
+        return self._move_as_counted(routing.handle, guess, room, layout, keep)
 
     def move(self, handle: RoutingHandle, cached: bool, guessed: bool = False, last: Optional[Callable[[], Any]] = None) -> None:
         """Launches the dispatch. guessed: it moves rows only if the exchange of counts says that they fit. last: called once all memory is allocated."""
@@ -148,12 +151,13 @@ class Grouped:
             None, None, *_NONE, None, None, None))
         self._moves, self._guessed = not guessed, guessed
 
-    def _move_as_counted(self, handle: RoutingHandle, guess: int, room: int, layout: Layout) -> Tuple[List[int], Outputs]:
+    def _move_as_counted(self, handle: RoutingHandle, guess: int, room: int, layout: Layout, keep: Callable[[], Any]) -> Tuple[List[int], Outputs]:
         """As Buffer._move_as_counted(). guess, room: rows that will have arrived here, and at the rank that receives most; or 0."""
         outputs: Optional[Outputs] = None
         if room:
             handle.received, handle.room = guess, room
             self.move(handle, False, True)
+            self.kept = keep()
             self._find_groups()
             last = self._buffer._last_grouped
             if last:
@@ -163,6 +167,7 @@ class Grouped:
             return counts, self._cut(outputs, count, layout[1])
         if not did_move:
             self.move(handle, False)
+            self.kept = keep()
             self._find_groups()
         return counts, self._spread_new(counts, layout)
 
