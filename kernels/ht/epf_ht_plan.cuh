@@ -245,8 +245,7 @@ EPF_DEV_FN uint32_t ht_flags_of(const struct ht_job *j, uint64_t call, uint32_t 
 	int fits = has && has - received <= spare &&
 		   ht_count(j, call, rank, ht_counts_flags(j) + 1u) == j->room;
 
-	return (flags & 1u ? HT_GROWN : 0u) | (flags & 2u ? HT_WAITS : 0u) |
-	       (fits ? HT_FITS : 0u);
+	return (flags & 1u ? HT_GROWN : 0u) | (flags & 2u ? HT_WAITS : 0u) | (fits ? HT_FITS : 0u);
 }
 
 /* Reads the counts of all ranks: the matrix of rows, the sizes of what each rank needs, and for the CPU the entries of the local experts. All threads. */
