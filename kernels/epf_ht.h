@@ -77,7 +77,8 @@ struct epf_ht_routing {
 	uint32_t experts; /* of all ranks; a multiple of ranks */
 	uint32_t align;   /* counts of experts are rounded up to a multiple of it; 0 is 1 */
 	/* notify: of a dispatch that is launched with EPF_HT_IF_IT_FITS before the counts are known */
-	uint32_t received;       /* rows of its outputs, below 2^30; 0: there is no such dispatch */
+	uint32_t
+		received; /* rows of its outputs; 0: there is no such dispatch; from 2^30 on it never fits */
 	uint32_t room;           /* its `room`, the same at all ranks */
 	uint32_t spare;          /* rows that outputs may be too long by; the same at all ranks */
 	uint32_t flags;          /* notify: EPF_HT_NO_LAYOUT */

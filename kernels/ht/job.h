@@ -35,6 +35,7 @@
  16u /* at most, in which rows of a combine cross a node: a part is added while the next one arrives */
 /* The same of a grouped dispatch, whose rows are copied to their groups meanwhile. Each costs four H200 some 4 us of 600, and the last one is copied behind the others. */
 #define HT_TOLD 8u
+EPF_STATIC_ASSERT(HT_TOLD <= HT_PARTS, "both are counted in the same words");
 /*
  * Chunks of a batch's tokens, at most, whose routing is looked at side by side, where there are few ranks; and the scratch memory that takes: a counter for
  * each rank, then HT_CHUNK_WORDS for each rank and chunk.

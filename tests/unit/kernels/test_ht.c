@@ -121,6 +121,25 @@ static void outputs_of_a_guessed_size(void **state)
 	close_rig(g);
 }
 
+/* Outputs of more rows than can be said are too long, whatever the bits say that are left of their number. */
+static void outputs_too_long_to_say(void **state)
+{
+	struct rig *g = open_rig(3, 0);
+	uint64_t seed = 700;
+	struct batch *b = batch_for_all(g, &seed);
+
+	(void)state;
+	for (uint32_t r = 0; r < 3; r++) {
+		g->rank[r].guess = (uint32_t)g->rank[r].host[1] | (r == 1 ? 1u << 30 : 0);
+		g->rank[r].guess_room = (uint32_t)g->rank[r].host[2];
+	}
+	all_right(g, plan);
+	for (uint32_t r = 0; r < 3; r++)
+		assert_int_equal(g->rank[r].host[5], 0);
+	free(b);
+	close_rig(g);
+}
+
 static void batches_between_nodes(void **state)
 {
 	for (unsigned i = 0; i < SEVERAL; i++) {
@@ -312,6 +331,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_batches),
 		cmocka_unit_test(outputs_of_a_guessed_size),
+		cmocka_unit_test(outputs_too_long_to_say),
 		cmocka_unit_test(batches_between_nodes),
 		cmocka_unit_test(batches_over_a_nic_that_reorders_and_loses),
 		cmocka_unit_test(rounds_follow_at_once),

@@ -251,7 +251,7 @@ class ElasticBuffer:
             handle: of an earlier dispatch, whose routing is used again. topk_idx must then be None; topk_weights may be given.
             do_handle_copy: the handle keeps a copy of topk_idx.
             do_cpu_sync: the CPU waits for counts, and outputs have exactly the rows that arrive; False: outputs have as many rows as can arrive, and the CPU
-            waits in the first, second, fourth, eighth such call and so on only, for ranks to map each other's memory.
+            waits in the first, second, fourth, eighth such call without do_expand and so on only, for ranks to map each other's memory.
             do_expand: one row per entry, grouped by expert; else one per token and rank. do_zero_padding: padding rows are zeros.
             use_tma_aligned_col_major_sf: received scales are column-major, and each column begins at a multiple of 16 bytes.
 

@@ -309,7 +309,8 @@ class HighThroughput:
             num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert: of get_dispatch_layout().
             topk_idx, topk_weights: int64 and float32 [tokens, top-k], or None.
             expert_alignment: counts of experts are rounded up to a multiple of it.
-            num_worst_tokens: not 0: the outputs have so many rows, and the CPU does not wait for counts, but as _exchange_unwaited() says. Needs topk_idx.
+            num_worst_tokens: not 0: the outputs have so many rows, and the CPU waits for counts in the first, second, fourth, eighth such
+                call and so on only, to map memory that is new. Needs topk_idx.
             config: its num_sms is used; None: Buffer.num_sms.
             previous_event: what to wait for instead of the current stream. async_finish: give an event instead of letting the current stream wait.
             allocate_on_comm_stream: outputs belong to the communication stream.
