@@ -85,7 +85,8 @@ static int push_counts(struct scale_ht *ht, struct scale_rank *r)
 {
 	uint32_t ranks = ht->s->o.ranks, experts = ranks > SCALE_EXPERTS ? ranks : SCALE_EXPERTS;
 	uint32_t local = ht->s->o.local ? ht->s->o.local : experts / ranks;
-	uint32_t bytes = (2 * ranks + 2 + local + 3) / 4 * 16;
+	uint32_t machines = ranks / ht->s->o.near;
+	uint32_t bytes = (ranks + (machines > 1 ? machines : 0) + 2 + local + 3) / 4 * 16;
 	int did = 0;
 
 	for (; r->peer < ranks; r->peer++) {

@@ -199,7 +199,7 @@ EPF_DEV_FN void ht_stage_sum(const struct ht_job *j, const struct ht_chunks *c,
 }
 
 /* Sums of this node for the sources that this rank forwards for. */
-EPF_DEV_FN void ht_return_across(const struct ht_job *j)
+HT_FAR_FN void ht_return_across(const struct ht_job *j)
 {
 	const struct ht_leg *legs = ht_legs_in(j);
 	struct ht_chunks c = ht_chunks(j);
@@ -227,7 +227,7 @@ EPF_DEV_FN void ht_return_across(const struct ht_job *j)
 }
 
 /* Waits for the sums of the other nodes. */
-EPF_DEV_FN void ht_wait_sums(const struct ht_job *j, uint64_t call)
+HT_FAR_FN void ht_wait_sums(const struct ht_job *j, uint64_t call)
 {
 	const struct ht_leg *legs = ht_legs_out(j);
 	uint32_t step = 0;
@@ -358,8 +358,8 @@ EPF_DEV_FN void ht_sum_wide(const struct ht_job *j, const struct ht_chunks *c, u
 }
 
 /* One chunk of a token's sum. A warp. */
-EPF_DEV_FN void ht_sum_chunk(const struct ht_job *j, const struct ht_chunks *c,
-			     const struct ht_sum *s, uint32_t token, uint32_t k)
+EPF_DEV_COLD void ht_sum_chunk(const struct ht_job *j, const struct ht_chunks *c,
+			       const struct ht_sum *s, uint32_t token, uint32_t k)
 {
 	uint32_t mine = ht_sum_part(j, s, epf_lane());
 	struct ht_span a = { k * c->each + epf_lane(), ht_chunk_end(c, k) };

@@ -58,7 +58,7 @@ EPF_DEV_FN void ht_stage_chunk(const struct ht_job *j, const struct ht_chunks *c
 }
 
 /* Rows of this rank's tokens, to their forwarders. */
-EPF_DEV_FN void ht_send_across(const struct ht_job *j)
+HT_FAR_FN void ht_send_across(const struct ht_job *j)
 {
 	const struct ht_leg *legs = ht_legs_out(j);
 	struct ht_chunks c = ht_chunks(j);
@@ -140,7 +140,7 @@ EPF_DEV_COLD void ht_fail_forward(const struct ht_job *j, uint64_t call)
 }
 
 /* Rows of other nodes that pass through this rank. */
-EPF_DEV_FN void ht_forward(const struct ht_job *j, uint64_t call)
+HT_FAR_FN void ht_forward(const struct ht_job *j, uint64_t call)
 {
 	const struct ht_leg *legs = ht_legs_in(j);
 	struct ht_chunks c = ht_chunks(j);
@@ -391,9 +391,12 @@ EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call, uint64_t grouped)
 		return;
 	if (epf_ld_relaxed_gpu(&s->bad) & HT_BAD_LATE)
 		ht_withdraw(j, call);
-	ht_say_ready(j);
+	if (j->nodes > 1) {
+		ht_say_ready(j);
+		if (epf_lane() == 0)
+			ht_wait_sent(j);
+	}
 	if (epf_lane() == 0) {
-		ht_wait_sent(j);
 		epf_st_relaxed_gpu(&s->next, 0);
 		epf_st_relaxed_gpu(&s->taken, 0);
 		epf_st_relaxed_gpu(&s->moved, call + 1u);

@@ -150,7 +150,7 @@ EPF_DEV_FN void ht_groups(const struct ht_job *j)
 
 		for (uint32_t s = 0; s < j->ranks; s++) {
 			starts[s * j->local + e] = sum;
-			sum += ht_counts_of(j, call, s)[ht_counts_experts(j) + e];
+			sum += ht_count(j, call, s, ht_counts_experts(j) + e);
 		}
 		entries[e] = sum;
 	}

@@ -58,13 +58,22 @@ EPF_DEV_FN int ht_net_fits(const struct ht_job *j)
 
 /* ---- sending ---- */
 
-/* This rank's counts for another: where that one reads them, or, for another node, where they are sent from. */
-EPF_DEV_FN uint32_t *ht_counts_for(const struct ht_job *j, uint64_t call, uint32_t rank)
+/* Where this rank's counts for a rank of another node are sent from. */
+EPF_DEV_FN uint32_t *ht_counts_sent(const struct ht_job *j, uint64_t call, uint32_t rank)
 {
-	uint64_t sent = j->counts + 2ull * j->ranks * ht_counts_words(j) * 4u;
+	return ht_counts_far(j, j->counts + 2ull * j->ranks * ht_counts_words(j) * 4u, call, rank);
+}
 
-	return ht_is_mate(j, rank) ? ht_counts_at(j, ht_peer_of(j, rank)->control, call, j->rank)
-				   : ht_counts_in(j, sent, call, rank);
+/* Sends a count to a rank, or, to one of another node, leaves it to be sent. */
+EPF_DEV_FN void ht_send_count(const struct ht_job *j, uint64_t call, uint32_t rank, uint32_t word,
+			      uint32_t count)
+{
+	if (ht_is_mate(j, rank))
+		epf_st_relaxed_sys(ht_counts_at(j, ht_peer_of(j, rank)->control, call, j->rank) +
+					   word,
+				   ht_count_of_call(call) | count);
+	else
+		epf_st32_relaxed_sys(ht_counts_sent(j, call, rank) + word, count);
 }
 
 /* Closes a ring; what went there has to be retired before the kernel ends. A warp. */
@@ -107,7 +116,7 @@ EPF_DEV_FN void ht_push_counts(const struct ht_job *j, uint64_t call)
 	epf_warp_open(&d, ht_ctx(j));
 	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {
 		uint32_t r = first + epf_lane() < j->ranks ? first + epf_lane() : j->rank;
-		uint64_t from = (uint64_t)(uintptr_t)ht_counts_for(j, call, r) - j->counts;
+		uint64_t from = (uint64_t)(uintptr_t)ht_counts_sent(j, call, r) - j->counts;
 
 		(void)epf_warp_put_signal(&d, !ht_is_mate(j, r), r, j->counts_region, from,
 					  j->counts_region, to, bytes,
@@ -191,12 +200,10 @@ EPF_DEV_FN void ht_wait_ready(const struct ht_job *j, uint64_t call)
 }
 
 /* Ends a call: what it brought is read, so those that write here may do so again. A warp. */
-EPF_DEV_FN void ht_say_ready(const struct ht_job *j)
+HT_FAR_FN void ht_say_ready(const struct ht_job *j)
 {
 	struct epf_dev d;
 
-	if (j->nodes == 1)
-		return;
 	epf_warp_open(&d, ht_ctx(j));
 	for (uint32_t first = 0; first < j->ranks; first += LL_LANES) {
 		uint32_t r = first + epf_lane() < j->ranks ? first + epf_lane() : j->rank;

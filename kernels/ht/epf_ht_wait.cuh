@@ -16,6 +16,12 @@
 
 #define HT_AT(type, addr) ((type *)(uintptr_t)(addr))
 
+/*
+ * Of calls with several nodes: out of line. The instructions of a call have often left the caches since the last one, so what a single node needs is kept together:
+ * each piece that has to be fetched takes up to a microsecond.
+ */
+#define HT_FAR_FN EPF_DEV_COLD
+
 EPF_DEV_FN struct ht_state *ht_state_of(const struct ht_job *j)
 {
 	return HT_AT(struct ht_state, j->state);
@@ -104,45 +110,61 @@ EPF_DEV_FN uint32_t ht_via(const struct ht_job *j, uint32_t source, uint32_t nod
 }
 
 /*
- * The counts that rank `from` sends: uint32 rows for each rank, rows for each node, flags, room, then entries for each of
- * the receiver's experts. Two sets of them, one for each rank.
+ * The counts that rank `from` sends: rows for each rank, rows for each node where there are several, flags, room, then entries for each of the receiver's experts.
+ * Two sets of them, one for each rank. Within a node a count is a word of 64 bits, whose upper half says which call it is of, so that it can be read as soon as
+ * it is there, in front of no fence and behind no flag; between nodes a signal covers words of 32 bits.
  */
 EPF_DEV_FN uint32_t ht_counts_words(const struct ht_job *j)
 {
 	return (2u * j->ranks + 2u + HT_LOCAL_MAX + 3u) / 4u * 4u;
 }
 
+/* Ranks, and nodes where there are several, that rows are counted for. */
+EPF_DEV_FN uint32_t ht_counted(const struct ht_job *j)
+{
+	return j->ranks + (j->nodes > 1 ? j->nodes : 0);
+}
+
 /* Bit 0: it has memory to be mapped; bit 1: its CPU waits; from bit 2 on the rows of its outputs, if they are allocated. Behind it the room that they were allocated with. */
 EPF_DEV_FN uint32_t ht_counts_flags(const struct ht_job *j)
 {
-	return 2u * j->ranks;
+	return ht_counted(j);
 }
 
 /* The first of the entries of experts. */
 EPF_DEV_FN uint32_t ht_counts_experts(const struct ht_job *j)
 {
-	return 2u * j->ranks + 2u;
+	return ht_counted(j) + 2u;
 }
 
-EPF_DEV_FN uint32_t *ht_counts_in(const struct ht_job *j, uint64_t base, uint64_t call,
+/* The counts of rank `from` in the control area of a rank of this node. */
+EPF_DEV_FN uint64_t *ht_counts_at(const struct ht_job *j, uint64_t control, uint64_t call,
 				  uint32_t from)
 {
-	return HT_AT(uint32_t, base) +
+	return HT_AT(uint64_t, control + (uint64_t)HT_FLAGS * j->ranks * HT_LINE) +
 	       ((call & 1u) * j->ranks + from) * (uint64_t)ht_counts_words(j);
 }
 
-/* In the control area of a rank of this node. */
-EPF_DEV_FN uint32_t *ht_counts_at(const struct ht_job *j, uint64_t control, uint64_t call,
-				  uint32_t from)
+/* In one of the two halves of the region of counts, received or sent: those from or for a rank of another node. */
+EPF_DEV_FN uint32_t *ht_counts_far(const struct ht_job *j, uint64_t half, uint64_t call,
+				   uint32_t rank)
 {
-	return ht_counts_in(j, control + (uint64_t)HT_FLAGS * j->ranks * HT_LINE, call, from);
+	return HT_AT(uint32_t, half) +
+	       ((call & 1u) * j->ranks + rank) * (uint64_t)ht_counts_words(j);
 }
 
-/* What `from` has sent to this rank. */
-EPF_DEV_FN const uint32_t *ht_counts_of(const struct ht_job *j, uint64_t call, uint32_t from)
+/* What a count within a node has reached when it is of this call. */
+EPF_DEV_FN uint64_t ht_count_of_call(uint64_t call)
 {
-	return ht_is_mate(j, from) ? ht_counts_at(j, j->control, call, from)
-				   : ht_counts_in(j, j->counts, call, from);
+	return (call + 1u) << 32;
+}
+
+/* A word that `from` has sent to this rank, and that is here. */
+EPF_DEV_FN uint32_t ht_count(const struct ht_job *j, uint64_t call, uint32_t from, uint32_t word)
+{
+	return ht_is_mate(j, from) ? (uint32_t)epf_ld_relaxed_sys(
+					     ht_counts_at(j, j->control, call, from) + word)
+				   : ht_counts_far(j, j->counts, call, from)[word];
 }
 
 /* Rows that ranks 0..i send to r; 0 for i = -1. */
@@ -264,72 +286,126 @@ EPF_DEV_COLD int ht_lost(const struct ht_job *j, uint64_t *since)
 	return epf_timer() - *since > (uint64_t)HT_LOST_MS * ctx->timer_khz ? EPF_GPU_LOST : 0;
 }
 
-/*
- * Waits until a word has reached `value`. rank: who is to do it; flag: what it then has not done, for the host; why and number: for who watches. Returns 0,
- * or 1 if it did not in time.
- */
-EPF_DEV_FN int ht_wait_word(const struct ht_job *j, const uint64_t *word, uint64_t value,
-			    uint32_t flag, uint32_t rank, uint32_t why, uint32_t number)
+/* What is waited for. */
+struct ht_awaited {
+	const uint64_t *word;
+	uint64_t value; /* that the word is to reach, from bit `shift` on */
+	uint32_t shift;
+	uint32_t flag; /* enum ht_flag: what the rank has not done until then, for the host */
+	uint32_t rank; /* who is to do it */
+	uint32_t why;  /* enum epf_wakeup_condition, and its number: for who watches */
+	uint32_t number;
+	uint64_t seen; /* the word, when the wait is over */
+};
+
+/* Values may wrap around. */
+EPF_DEV_FN int ht_reached(const struct ht_awaited *w)
+{
+	return (int64_t)(((w->seen >> w->shift) - w->value) << w->shift) >= 0;
+}
+
+/* Waits. Returns 0, or 1 if it was not done in time. clock: how long that took. */
+EPF_DEV_FN int ht_wait_until(const struct ht_job *j, struct ht_awaited *w,
+			     struct epf_dev_clock *clock)
 {
 	const struct epf_gpu_ctx *ctx = HT_AT(const struct epf_gpu_ctx, j->ctx);
-	struct epf_dev_clock clock = { 0, 0, 0 };
-	uint64_t seen, since = 0;
+	uint64_t since = 0;
 	int code = 0;
 
-	while ((int64_t)((seen = epf_ld_acquire_sys(word)) - value) < 0 && !code) {
+	for (;;) {
+		w->seen = epf_ld_acquire_sys(w->word);
+		if (ht_reached(w) || code)
+			break;
 		epf_relax();
-		if (clock.polls == 0)
-			clock.start = epf_timer();
-		if (++clock.polls % EPF_DEV_CHECK_EVERY)
+		if (clock->polls == 0)
+			clock->start = epf_timer();
+		if (++clock->polls % EPF_DEV_CHECK_EVERY)
 			continue;
 		if (epf_ld_relaxed_sys(epf_dev_abort(ctx)))
 			code = EPF_GPU_ABORTED;
-		else if (epf_timer() - clock.start > ht_limit(j))
+		else if (epf_timer() - clock->start > ht_limit(j))
 			code = EPF_GPU_TIMEOUT;
-		else if (epf_dev_is_gone(ctx, rank))
+		else if (epf_dev_is_gone(ctx, w->rank))
 			code = EPF_GPU_LOST;
 		else if (epf_dev_losses(ctx))
 			code = ht_lost(j, &since);
-		epf_dev_lasts(ctx, &clock, why, number, value, seen);
+		epf_dev_lasts(ctx, clock, w->why, w->number, w->value, w->seen >> w->shift);
 	}
-	epf_dev_report_end(ctx, &clock);
-	if (clock.polls)
-		ht_count_wait(j, flag, rank, &clock);
-	if ((int64_t)(seen - value) >= 0)
+	epf_dev_report_end(ctx, clock);
+	if (ht_reached(w))
 		return 0;
-	ht_late(j, flag, rank, code, value, seen);
+	ht_late(j, w->flag, w->rank, code, w->value, w->seen >> w->shift);
 	return 1;
+}
+
+/* The same; counted: who asks why calls take long sees the wait. */
+EPF_DEV_COLD int ht_wait_word(const struct ht_job *j, struct ht_awaited *w, int counted)
+{
+	struct epf_dev_clock clock = { 0, 0, 0 };
+	int late = ht_wait_until(j, w, &clock);
+
+	if (clock.polls && counted)
+		ht_count_wait(j, w->flag, w->rank, &clock);
+	return late;
 }
 
 /* Waits until a word of the flag of a rank of this node has reached `value`. */
 EPF_DEV_FN int ht_wait_part(const struct ht_job *j, uint32_t flag, uint32_t rank, uint32_t word,
 			    uint64_t value)
 {
-	return ht_wait_word(j, ht_word_at(j, j->control, flag, rank, word), value, flag, rank,
-			    EPF_WAKE_ON_STORE, rank);
+	struct ht_awaited w = { ht_word_at(j, j->control, flag, rank, word),
+				value,
+				0,
+				flag,
+				rank,
+				EPF_WAKE_ON_STORE,
+				rank,
+				0 };
+
+	return ht_wait_word(j, &w, 1);
 }
 
-EPF_DEV_FN int ht_wait_flag(const struct ht_job *j, uint32_t flag, uint32_t rank, uint64_t value)
+/*
+ * Waits until a rank of this node has sent a count of a call. Returns 0, or 1 if it was late. They come together, so the wait for the first one is counted.
+ */
+EPF_DEV_FN int ht_wait_count(const struct ht_job *j, uint64_t call, uint32_t rank, uint32_t word,
+			     uint32_t *count)
 {
-	return ht_wait_part(j, flag, rank, 0, value);
+	struct ht_awaited w = { ht_counts_at(j, j->control, call, rank) + word,
+				(uint32_t)(call + 1u),
+				32,
+				HT_COUNTS,
+				rank,
+				EPF_WAKE_ON_STORE,
+				rank,
+				0 };
+	int late = ht_wait_word(j, &w, word == 0);
+
+	*count = (uint32_t)w.seen;
+	return late;
 }
 
 /* Waits until a rank of another node has added to its signal here so many times. */
 EPF_DEV_FN int ht_wait_signal(const struct ht_job *j, uint32_t kind, uint32_t rank, uint64_t times)
 {
 	uint32_t number = j->first_signal + kind * j->ranks + rank;
-	uint32_t flag = kind < HT_SIG_ROWS ? kind : HT_ROWS;
+	struct ht_awaited w = { epf_dev_signal_word(HT_AT(const struct epf_gpu_ctx, j->ctx),
+						    number),
+				ht_peer_of(j, rank)->base[kind] + times,
+				0,
+				kind < HT_SIG_ROWS ? kind : HT_ROWS,
+				rank,
+				EPF_WAKE_ON_SIGNAL,
+				number,
+				0 };
 
-	return ht_wait_word(j, epf_dev_signal_word(HT_AT(const struct epf_gpu_ctx, j->ctx), number),
-			    ht_peer_of(j, rank)->base[kind] + times, flag, rank, EPF_WAKE_ON_SIGNAL,
-			    number);
+	return ht_wait_word(j, &w, 1);
 }
 
 /*
- * Waits for a flag of every rank of this node, and with `far` for the counts of the others; all threads of the block, which then see what those
- * ranks had written. Returns 1 if one was late.
+ * Waits for a flag of every rank of this node; all threads of the block, which then see what those ranks had written. Returns 1 if one was late.
  */
-EPF_DEV_FN int ht_wait_ranks(const struct ht_job *j, uint32_t flag, uint64_t value, int far)
+EPF_DEV_FN int ht_wait_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
 {
 	EPF_DEV_SHARED int late;
 
@@ -337,17 +413,11 @@ EPF_DEV_FN int ht_wait_ranks(const struct ht_job *j, uint32_t flag, uint64_t val
 	if (epf_thread_in_block() == 0)
 		late = 0;
 	epf_block_barrier();
-	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
-		if (ht_is_mate(j, r) ? ht_wait_flag(j, flag, r, value)
-				     : far && ht_wait_signal(j, HT_SIG_COUNTS, r, value))
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads)
+		if (ht_wait_part(j, flag, ht_mate(j, m), 0, value))
 			late = 1;
 	epf_block_barrier();
 	return late;
-}
-
-EPF_DEV_FN int ht_wait_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
-{
-	return ht_wait_ranks(j, flag, value, 0);
 }
 
 #endif

@@ -177,6 +177,7 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	if (looks)
 		j.chunks = chunks_of(ht, r->tokens);
 	j.blocks = looks ? j.ranks * j.chunks : 2 * (j.ranks + (ht->nodes > 1 ? ht->nodes : 0));
+	j.blocks++; /* which waits for the others' counts */
 	j.grown = ht->wanted != 0;
 	j.received = r->received <= UINT32_MAX >> 2 ? r->received : 0; /* never fits */
 	j.room = r->room;

@@ -30,7 +30,7 @@ static const char *const names[HT_KERNELS] = {
 	[HT_K_FOLD] = "_ZN9ep_fabric2ht4foldE6ht_job",
 };
 
-/* ht_counts_words() */
+/* ht_counts_words(), as they travel between nodes: in the control area a word is twice as long. */
 static uint64_t counts_bytes(uint64_t ranks)
 {
 	return (2u * ranks + 2u + HT_LOCAL_MAX + 3u) / 4u * 16u;
@@ -38,7 +38,7 @@ static uint64_t counts_bytes(uint64_t ranks)
 
 uint64_t epf_ht_control_bytes(uint32_t ranks)
 {
-	return (uint64_t)HT_FLAGS * ranks * HT_LINE + 2u * ranks * counts_bytes(ranks);
+	return (uint64_t)HT_FLAGS * ranks * HT_LINE + 4u * ranks * counts_bytes(ranks);
 }
 
 static uint64_t line_up(uint64_t bytes)

@@ -52,7 +52,7 @@ EPF_STATIC_ASSERT(HT_TOLD <= HT_PARTS, "both are counted in the same words");
 
 /* Flags. Each holds a number of calls and only grows. */
 enum ht_flag {
-	HT_COUNTS = 0, /* the counts of a call are written */
+	HT_COUNTS = 0, /* the counts of a call are written; each says of which call it is */
 	HT_READY = 1,  /* the window may be written by this call */
 	HT_ROWS = 2,   /* the rows of this call are written; a word for each part of a combine */
 	HT_GONE = 3,   /* the rank waits no longer for this call's rows: they must not be written */

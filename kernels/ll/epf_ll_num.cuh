@@ -23,6 +23,7 @@ struct ll_vec {
 # define LL_AHEAD      8u  /* rows of that sum whose loads are under way together */
 # define LL_AHEAD_SUMS 4u  /* the same with sums at the sender; not above LL_AHEAD */
 # define LL_UNROLL     _Pragma("unroll")
+# define LL_ROLLED     _Pragma("unroll 1")
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {
@@ -63,6 +64,7 @@ EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
 # define LL_AHEAD      8u
 # define LL_AHEAD_SUMS 4u
 # define LL_UNROLL     _Pragma("unroll")
+# define LL_ROLLED     _Pragma("unroll 1")
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {
@@ -105,6 +107,7 @@ EPF_DEV_FN uint32_t ll_swap(uint32_t v, uint32_t mask)
 # define LL_AHEAD      1u
 # define LL_AHEAD_SUMS 1u
 # define LL_UNROLL
+# define LL_ROLLED
 
 EPF_DEV_FN uint32_t ll_bits(float f)
 {

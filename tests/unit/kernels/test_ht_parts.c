@@ -88,10 +88,13 @@ static void make_topology(struct ht_job *j)
 static void make_counts(const struct ht_job *j, const struct traffic *t, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		uint32_t *sent = (uint32_t *)(uintptr_t)ht_counts_of(j, 0, t[i].from);
+		uint32_t words[] = { t[i].to, MANY + t[i].to / NODE_RANKS };
 
-		sent[t[i].to] += t[i].rows;
-		sent[MANY + t[i].to / NODE_RANKS] += t[i].rows;
+		for (unsigned k = 0; k < 2; k++)
+			if (ht_is_mate(j, t[i].from))
+				ht_counts_at(j, j->control, 0, t[i].from)[words[k]] += t[i].rows;
+			else
+				ht_counts_far(j, j->counts, 0, t[i].from)[words[k]] += t[i].rows;
 	}
 }
 
@@ -113,7 +116,7 @@ static void sizes_of_as_many_ranks_as_there_may_be(void **state)
 
 	j.state = (uintptr_t)zeros(sizeof(struct ht_state) + MANY * sizeof(struct ht_peer));
 	j.topology = (uintptr_t)zeros(NODES * sizeof(struct ht_node) + MANY * 4);
-	j.control = (uintptr_t)zeros((uint64_t)HT_FLAGS * MANY * HT_LINE + counts);
+	j.control = (uintptr_t)zeros((uint64_t)HT_FLAGS * MANY * HT_LINE + 2 * counts);
 	j.counts = (uintptr_t)zeros(counts);
 	j.matrix = (uintptr_t)zeros((uint64_t)MANY * MANY * 4);
 	j.plan = (uintptr_t)zeros(HT_VEC);
