@@ -489,8 +489,7 @@ EPF_DEV_FN void ht_combine(const struct ht_job *j)
 
 	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
 		ht_written()[i] = 0;
-	ht_mark_members(j, 0);
-	ht_meet(j, call);
+	ht_meet(j, call, 0);
 	ht_mark_targets(j, call, 0);
 	for (uint32_t m = 0; m < mates; m++)
 		adds += totals[ht_peer_of(j, j->rank)->index * mates + m];

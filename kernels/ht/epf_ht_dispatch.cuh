@@ -178,6 +178,7 @@ EPF_DEV_FN void ht_take_words(const struct ht_job *j, uint32_t first, uint32_t e
 {
 	const uint32_t *from = HT_AT(const uint32_t, ht_window(j) + j->lay.scales) +
 			       (uint64_t)first * j->scale_words;
+	const struct ht_beside *b = ht_beside_of(j, ht_marks() + ht_mate_index(j, j->rank));
 	uint32_t n = (end - first) * j->scale_words, step = ht_warps(j) * LL_LANES;
 
 	for (uint32_t at = ht_warp(j) * LL_LANES + epf_lane(); at < n; at += HT_TAKEN * step) {
@@ -189,7 +190,7 @@ EPF_DEV_FN void ht_take_words(const struct ht_job *j, uint32_t first, uint32_t e
 		LL_UNROLL
 		for (uint32_t i = 0; i < HT_TAKEN; i++)
 			if (at + i * step < n)
-				ht_put_word(j, first + (at + i * step) / j->scale_words,
+				ht_put_word(j, b, first + (at + i * step) / j->scale_words,
 					    (at + i * step) % j->scale_words, w[i]);
 	}
 }
@@ -259,9 +260,11 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 		end = end < j->received ? end : j->received;
 		if (first >= end || ht_via(j, s, j->node) == j->rank)
 			continue;
-		ht_take_words(j, first, end);
-		ht_take_entries(j, first, end);
-		if (j->segment)
+		if (!j->beside) {
+			ht_take_words(j, first, end);
+			ht_take_entries(j, first, end);
+		}
+		if (j->place_out)
 			continue;
 		items = (uint64_t)(end - first) * c.count;
 		for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j))
@@ -274,22 +277,22 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 		HT_AT(int64_t, j->out_index)[i] = -1;
 }
 
-/* Tells the ranks of this node where it wants its rows, and that they may be written; waits until theirs may be, too. */
-EPF_DEV_FN void ht_begin(const struct ht_job *j, uint64_t call)
+/* Tells the ranks of this node where it wants its rows, and that they may be written. A warp. */
+EPF_DEV_FN void ht_say_begun(const struct ht_job *j, uint64_t call)
 {
-	for (uint32_t i = epf_lane();
-	     epf_block_number() == 0 && epf_thread_in_block() < LL_LANES && i < ht_mates(j);
-	     i += LL_LANES) {
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
 		uint64_t control = ht_peer_of(j, ht_mate(j, i))->control;
 		uint64_t *line = ht_flag_at(j, control, HT_READY, j->rank);
 
-		epf_st_relaxed_sys(line + HT_READY_SEGMENT, j->segment);
-		epf_st_relaxed_sys(line + HT_READY_OFFSET, j->offset);
+		epf_st_relaxed_sys(line + HT_READY_OUT, j->place_out);
 		epf_st_relaxed_sys(line + HT_READY_ROOM, j->received);
+		epf_st_relaxed_sys(line + HT_READY_INDEX, j->place_index);
+		epf_st_relaxed_sys(line + HT_READY_WEIGHTS, j->place_weights);
+		epf_st_relaxed_sys(line + HT_READY_SCALES, j->place_scales);
+		epf_st_relaxed_sys(line + HT_READY_NUMBERS, j->place_numbers);
+		epf_st_relaxed_sys(line + HT_READY_STRIDE, j->out_stride[0]);
 	}
-	if (epf_block_number() == 0 && epf_thread_in_block() < LL_LANES)
-		ht_set_flags(j, HT_READY, call + 1u);
-	(void)ht_wait_flags(j, HT_READY, call + 1u);
+	ht_set_flags(j, HT_READY, call + 1u);
 }
 
 /* Calls that have moved rows. */
@@ -303,7 +306,9 @@ EPF_DEV_FN void ht_ready(const struct ht_job *j)
 {
 	if (epf_thread_in_block() == 0)
 		ht_count_from(j, ht_moved(j), 0);
-	ht_begin(j, ht_moved(j));
+	if (epf_thread_in_block() < LL_LANES)
+		ht_say_begun(j, ht_moved(j));
+	(void)ht_wait_flags(j, HT_READY, ht_moved(j) + 1u);
 	ht_wait_ready(j, ht_moved(j));
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0)
@@ -326,13 +331,19 @@ EPF_DEV_FN void ht_count_rows(const struct ht_job *j, uint64_t call)
 	}
 }
 
-/* Waits until the ranks of this node have begun; with several nodes a kernel in front has. All threads. Rows are counted when the other ranks need not wait. */
-EPF_DEV_FN void ht_meet(const struct ht_job *j, uint64_t call)
+/*
+ * Waits until the ranks of this node have begun; with several nodes a kernel in front has. Fills in the marks meanwhile, but for what other ranks say. All
+ * threads. Rows are counted when the other ranks need not wait.
+ */
+EPF_DEV_FN void ht_meet(const struct ht_job *j, uint64_t call, int dispatch)
 {
 	if (epf_thread_in_block() == 0)
 		ht_count_from(j, call, 1);
+	if (j->nodes == 1 && epf_block_number() == 0 && epf_thread_in_block() < LL_LANES)
+		ht_say_begun(j, call);
+	ht_mark_members(j, dispatch);
 	if (j->nodes == 1) {
-		ht_begin(j, call);
+		(void)ht_wait_flags(j, HT_READY, call + 1u);
 		if (epf_thread_in_block() == 0)
 			ht_phase(j, EPF_WHY_WAIT);
 	}
@@ -533,8 +544,7 @@ EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
 	crosses = ht_crosses(j);
 	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
 		ht_written()[i] = 0;
-	ht_mark_members(j, 1);
-	ht_meet(j, call);
+	ht_meet(j, call, 1);
 	ht_mark_targets(j, call, 1);
 	if (crosses)
 		ht_send_across(j);

@@ -171,25 +171,84 @@ EPF_DEV_FN int ht_is_own(const struct ht_job *j, const struct ht_mark *m)
 	return m->rank == j->rank && !j->grouped;
 }
 
+/* Where what travels with rows goes at a member: its outputs. */
+struct ht_beside {
+	uint64_t index; /* int64; 0: to the window */
+	uint64_t weights;
+	uint64_t scales;
+	uint64_t numbers;
+	uint64_t stride[2]; /* of out_scales: as out_stride */
+};
+
+/* Of the members of a small node, then of this rank in a larger one; the last is none. In shared memory. */
+EPF_DEV_FN struct ht_beside *ht_besides(void)
+{
+	EPF_DEV_SHARED struct ht_beside beside[HT_BESIDE_RANKS + 2u];
+
+	return beside;
+}
+
+EPF_DEV_FN struct ht_beside *ht_beside_of(const struct ht_job *j, const struct ht_mark *m)
+{
+	if (j->node_max <= HT_BESIDE_RANKS)
+		return ht_besides() + (m - ht_marks());
+	return ht_besides() + HT_BESIDE_RANKS + !ht_is_own(j, m);
+}
+
 /* This rank's window. */
 EPF_DEV_FN uint64_t ht_window(const struct ht_job *j)
 {
 	return ht_marks()[ht_mate_index(j, j->rank)].window;
 }
 
+/* An HT_PLACE() in memory of a rank, as this rank maps it; 0: it is none, or not mapped. */
+EPF_DEV_FN uint64_t ht_mapped(const struct ht_job *j, uint32_t rank, uint64_t place)
+{
+	uint32_t segment = (uint32_t)(place >> 48);
+	uint64_t base;
+
+	if (!segment || segment > HT_SEGMENTS)
+		return 0;
+	base = HT_AT(const uint64_t, j->segments)[(uint64_t)rank * HT_SEGMENTS + segment - 1u];
+	return base ? base + (place & HT_OFFSETS) : 0;
+}
+
 /* Where a rank wants the rows of a dispatch: its memory as this rank maps it, or its window. */
 EPF_DEV_FN uint64_t ht_offer_of(const struct ht_job *j, uint32_t rank, uint32_t *room)
 {
 	const uint64_t *line = ht_flag_at(j, j->control, HT_READY, rank);
-	uint64_t segment = epf_ld_relaxed_sys(line + HT_READY_SEGMENT);
-	uint64_t rows = epf_ld_relaxed_sys(line + HT_READY_ROOM), base;
+	uint64_t out = epf_ld_relaxed_sys(line + HT_READY_OUT);
+	uint64_t rows = epf_ld_relaxed_sys(line + HT_READY_ROOM);
 
-	if (!segment || segment > HT_SEGMENTS)
+	if (!out)
 		return ht_peer_of(j, rank)->window + j->lay.rows;
-	base = HT_AT(const uint64_t,
-		     j->segments)[(uint64_t)rank * HT_SEGMENTS + (uint32_t)segment - 1u];
 	*room = rows < *room ? (uint32_t)rows : *room;
-	return base ? base + epf_ld_relaxed_sys(line + HT_READY_OFFSET) : 0;
+	return ht_mapped(j, rank, out);
+}
+
+/* Notes where what travels with rows goes at a member that may be written to. */
+EPF_DEV_FN void ht_find_beside(const struct ht_job *j, const struct ht_mark *m)
+{
+	const uint64_t *line = ht_flag_at(j, j->control, HT_READY, m->rank);
+	struct ht_beside *b = ht_beside_of(j, m);
+
+	if (j->node_max > HT_BESIDE_RANKS && !ht_is_own(j, m))
+		return;
+	b->stride[0] = j->out_stride[0];
+	b->stride[1] = j->out_stride[1];
+	if (ht_is_own(j, m)) {
+		b->index = j->out_index;
+		b->weights = j->out_weights;
+		b->scales = j->out_scales;
+		b->numbers = j->out_numbers;
+		return;
+	}
+	b->index = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_INDEX));
+	b->weights = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_WEIGHTS));
+	b->scales = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_SCALES));
+	b->numbers = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_NUMBERS));
+	b->stride[0] = epf_ld_relaxed_sys(line + HT_READY_STRIDE);
+	b->stride[1] = 1;
 }
 
 /* Where the rows of a member of this node for a source begin in the window of the rank that adds them. */
@@ -219,7 +278,11 @@ EPF_DEV_FN void ht_mark_members(const struct ht_job *j, int dispatch)
  */
 EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispatch)
 {
+	struct ht_beside *none = ht_besides() + HT_BESIDE_RANKS + 1u;
+
 	epf_block_barrier();
+	if (epf_thread_in_block() == 0)
+		none->index = none->scales = none->numbers = 0;
 	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
 		struct ht_mark *k = &ht_marks()[m];
 
@@ -239,6 +302,8 @@ EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispa
 			k->at = ht_offer_of(j, k->rank, &k->room);
 		}
 		k->room = k->at ? k->room : 0;
+		if (dispatch && k->room)
+			ht_find_beside(j, k);
 		if (!k->at && k->rank != j->rank)
 			epf_st_relaxed_gpu(&ht_peer_of(j, k->rank)->skipped, call + 1u);
 	}
@@ -321,13 +386,14 @@ EPF_DEV_FN uint32_t ht_extra_word(const struct ht_extras *e, uint32_t i)
 	return i < e->words ? HT_AT(const uint32_t, e->scales)[i * e->stride] : e->number;
 }
 
-/* Stores word i of a row's scales, or its number, in the outputs. */
-EPF_DEV_FN void ht_put_word(const struct ht_job *j, uint64_t row, uint32_t i, uint32_t word)
+/* Stores word i of a row's scales, or its number, in outputs. */
+EPF_DEV_FN void ht_put_word(const struct ht_job *j, const struct ht_beside *b, uint64_t row,
+			    uint32_t i, uint32_t word)
 {
 	if (i < j->scale_words - j->numbered)
-		HT_AT(uint32_t, j->out_scales)
-	[row * j->out_stride[0] + i * j->out_stride[1]] = word;
-	else HT_AT(uint32_t, j->out_numbers)[row] = word;
+		HT_AT(uint32_t, b->scales)[row * b->stride[0] + i * b->stride[1]] = word;
+	else
+		HT_AT(uint32_t, b->numbers)[row] = word;
 }
 
 /* What of it a lane holds while the row is on its way. */
@@ -356,13 +422,13 @@ EPF_DEV_FN struct ht_extra ht_load_extra(const struct ht_job *j, const struct ht
 EPF_DEV_FN void ht_send_entry(const struct ht_job *j, const struct ht_mark *m, uint64_t at,
 			      int64_t expert, uint32_t weight)
 {
-	int own = ht_is_own(j, m);
-	uint64_t weights = own ? j->out_weights : m->window + j->lay.weights;
+	const struct ht_beside *b = ht_beside_of(j, m);
+	uint64_t weights = b->index ? b->weights : m->window + j->lay.weights;
 	int64_t e = expert - (int64_t)m->rank * j->local;
 	int here = e >= 0 && e < (int64_t)j->local;
 
-	if (own)
-		HT_AT(int64_t, j->out_index)[at] = here ? e : -1;
+	if (b->index)
+		HT_AT(int64_t, b->index)[at] = here ? e : -1;
 	else
 		HT_AT(int32_t, m->window + j->lay.index)[at] = here ? (int32_t)e : -1;
 	if (weights)
@@ -373,8 +439,10 @@ EPF_DEV_FN void ht_send_entry(const struct ht_job *j, const struct ht_mark *m, u
 EPF_DEV_FN void ht_send_word(const struct ht_job *j, const struct ht_mark *m, uint64_t row,
 			     uint32_t i, uint32_t word)
 {
-	if (ht_is_own(j, m))
-		ht_put_word(j, row, i, word);
+	const struct ht_beside *b = ht_beside_of(j, m);
+
+	if (b->scales || b->numbers)
+		ht_put_word(j, b, row, i, word);
 	else
 		HT_AT(uint32_t, m->window + j->lay.scales)[row * j->scale_words + i] = word;
 }

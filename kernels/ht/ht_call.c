@@ -308,6 +308,35 @@ static int check_grouped(const struct epf_ht *ht, const struct epf_ht_dispatch *
 	return 0;
 }
 
+/* HT_PLACE() of an output; 0: it is not in a mapped segment. */
+static uint64_t place_of(struct epf_ht *ht, const void *out)
+{
+	uint64_t offset;
+	uint32_t segment = ht_segment_of(ht, out, &offset);
+
+	return segment ? HT_PLACE(segment, offset) : 0;
+}
+
+/*
+ * What travels with rows goes straight to its outputs, if all of these are in mapped segments. Scales by column arrive in the window: stored one by one in each
+ * column they would fill the link.
+ */
+static void offer_beside(struct epf_ht *ht, const struct epf_ht_dispatch *d, struct ht_job *j)
+{
+	struct ht_job o = *j;
+
+	if (ht->node_max > HT_BESIDE_RANKS || (d->row.scale_words && d->out_stride[1] != 1))
+		return;
+	o.place_index = j->topk ? place_of(ht, d->out_index) : 0;
+	o.place_weights = j->out_weights ? place_of(ht, d->out_weights) : 0;
+	o.place_scales = d->row.scale_words ? place_of(ht, d->out_scales) : 0;
+	o.place_numbers = j->numbered ? place_of(ht, d->out_numbers) : 0;
+	o.beside = !j->topk == !o.place_index && !j->out_weights == !o.place_weights &&
+		   !d->row.scale_words == !o.place_scales && !j->numbered == !o.place_numbers;
+	if (o.beside)
+		*j = o;
+}
+
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream)
 {
 	struct ht_job j = ht_job_begin(ht);
@@ -345,7 +374,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.if_it_fits = d->flags & EPF_HT_IF_IT_FITS;
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
-	j.segment = d->received && !grouped ? ht_segment_of(ht, d->out, &j.offset) : 0;
+	j.place_out = d->received && !grouped ? place_of(ht, d->out) : 0;
 	j.lay = ht_layout_of(&row, d->room);
 	j.topk = row.topk;
 	j.local = d->local;
@@ -373,6 +402,8 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.out_numbers = (uintptr_t)d->out_numbers;
 	j.out_index = (uintptr_t)d->out_index;
 	j.out_weights = (uintptr_t)d->out_weights;
+	if (d->received && !grouped)
+		offer_beside(ht, d, &j);
 	/* Whether one with EPF_HT_IF_IT_FITS moves rows is not known here. */
 	ht->spread_due = grouped && !j.if_it_fits;
 	return launch_move(ht, HT_K_DISPATCH, &j, stream);

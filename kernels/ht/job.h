@@ -44,7 +44,9 @@ EPF_STATIC_ASSERT(HT_TOLD <= HT_PARTS, "both are counted in the same words");
 #define HT_CHUNK_RANKS 8u
 #define HT_CHUNK_WORDS (1u + HT_LOCAL_MAX)
 #define HT_SEGMENTS    256u /* EPF_HT_SEGMENTS_MAX */
-#define HT_LOOKS       63u /* waits of more looks, some 50 us on a GPU, are counted in every call */
+#define HT_BESIDE_RANKS \
+ 64u                 /* of a node, at most, where what travels with rows goes straight to outputs */
+#define HT_LOOKS 63u /* waits of more looks, some 50 us on a GPU, are counted in every call */
 #define HT_LOST_MS \
  2000u /* how long a wait for a rank goes on once another one is lost: that rank may have given up because of it */
 #define HT_GRACE_MS \
@@ -59,17 +61,22 @@ enum ht_flag {
 	HT_FLAGS = 4,
 };
 
-/* Words of the line of HT_READY. The last three say where the rank wants its rows; they are written before the flag. */
+/* Words of the line of HT_READY. Those of where the rank wants its rows, and what travels with them, are written before the flag. */
 enum ht_ready_word {
 	HT_READY_FLAG = 0,
-	HT_READY_SEGMENT = 1, /* 1 + number of a segment of its memory; 0: the window */
-	HT_READY_OFFSET = 2,  /* in the segment, bytes */
-	HT_READY_ROOM = 3,    /* rows that fit there */
+	HT_READY_OUT = 1,  /* HT_PLACE() of the first row; 0: the window */
+	HT_READY_ROOM = 2, /* rows that fit there */
 	/*
 	 * How many of its rows for this rank are in the window, while a grouped dispatch runs: (1 + its number) << 32 | rows. Behind the other words, and not
 	 * a flag: whoever does not see it in time waits for the end of the dispatch.
 	 */
-	HT_READY_SO_FAR = 4,
+	HT_READY_SO_FAR = 3,
+	/* HT_PLACE() of what travels with rows, all that the call has; 0: it arrives in the window. */
+	HT_READY_INDEX = 4,
+	HT_READY_WEIGHTS = 5,
+	HT_READY_SCALES = 6,
+	HT_READY_NUMBERS = 7,
+	HT_READY_STRIDE = 8, /* of the scales of a row, in words */
 };
 
 /* Bits of ht_state.bad. The first three are 1 << enum ht_flag: a rank did not set that flag in time. */
@@ -188,6 +195,10 @@ struct ht_record {
 	uint32_t bytes; /* a multiple of HT_VEC */
 };
 
+/* An address in a rank's memory, as ranks tell it each other: 1 + the number of the segment, and bytes from where it begins. */
+#define HT_PLACE(segment, offset) ((uint64_t)(segment) << 48 | (offset))
+#define HT_OFFSETS                ((UINT64_C(1) << 48) - 1u)
+
 /* The argument of every kernel, by value. Addresses are device addresses; 0: not given. */
 struct ht_job {
 	uint64_t ctx;     /* struct epf_gpu_ctx */
@@ -201,7 +212,9 @@ struct ht_job {
 	uint64_t topology; /* struct ht_node [nodes], then uint32 members [ranks] */
 	uint64_t
 		segments; /* uint64 [ranks][HT_SEGMENTS]: where this rank stores to the segments of each; 0: none */
-	uint64_t offset; /* dispatch: of `out` in its segment */
+	uint64_t place_out; /* dispatch: HT_PLACE() of `out`; 0: rows arrive in the window */
+	/* dispatch: the same of the outputs of what travels with rows, if all of them are in segments; else 0 */
+	uint64_t place_index, place_weights, place_scales, place_numbers;
 	uint64_t counts; /* region of counts: received [2][ranks], then sent [2][ranks] */
 	uint64_t plan;   /* struct ht_plan says what is where */
 	uint64_t
@@ -209,8 +222,6 @@ struct ht_job {
 	uint32_t counts_region;
 	uint32_t net_room;  /* rows of each half of the memory between nodes */
 	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
-	uint32_t
-		segment; /* dispatch: 1 + the number of the segment that holds `out`; 0: rows arrive in the window */
 	uint32_t
 		parts; /* combine: of this rank's rows, the same at all ranks; fold: likewise; tally, number: of entries */
 	uint32_t writers; /* combine: warps of a block that write rows */
@@ -220,6 +231,7 @@ struct ht_job {
 	uint32_t
 		if_it_fits; /* dispatch: moves rows only if the last notify says that they fit; spread: copies only then, and if its outputs are long enough */
 	uint32_t grouped;   /* dispatch: rows stay in the window, for a spread */
+	uint32_t beside;    /* dispatch: 1: what travels with rows goes straight to the outputs */
 	uint32_t told;      /* grouped dispatch: how often ranks are told how many rows there are */
 	uint32_t zero;      /* spread: rows that no entry has become zeros */
 	uint32_t groups;    /* spread and fold: grouped rows */

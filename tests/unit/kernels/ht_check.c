@@ -169,14 +169,14 @@ int move(struct rank *me)
 				     .scales = b->scale[me->rank],
 				     .scale_stride = { 1, TOKENS },
 				     .out = me->rows,
-				     .out_scales = me->row_scales,
+				     .out_scales = me->beside->scales,
 				     .out_stride = { b->by_column ? 1 : b->scales,
 						     b->by_column ? RANKS * TOKENS : 1 },
 				     .first_number = number_of(me->rank, 0),
 				     .flags = b->numbered ? EPF_HT_NUMBERED : 0,
-				     .out_numbers = b->numbered ? me->numbers : NULL,
-				     .out_index = me->index,
-				     .out_weights = me->weights };
+				     .out_numbers = b->numbered ? me->beside->numbers : NULL,
+				     .out_index = me->beside->index,
+				     .out_weights = me->beside->weights };
 	uint16_t(*x)[HIDDEN];
 	int64_t idx[TOKENS * TOPK];
 	float weight[TOKENS * TOPK];
@@ -201,10 +201,7 @@ int move(struct rank *me)
 		memset(me->out, 0xa5, sizeof(me->rows));
 		d.out = me->out;
 	}
-	memset(me->row_scales, 0xa5, sizeof(me->row_scales));
-	memset(me->numbers, 0xa5, sizeof(me->numbers));
-	memset(me->index, 0xa5, sizeof(me->index));
-	memset(me->weights, 0xa5, sizeof(me->weights));
+	memset(me->beside, 0xa5, sizeof(*me->beside));
 	d.x = x;
 	d.topk_idx = idx;
 	d.weights = weight;
@@ -241,7 +238,7 @@ int collect(struct rank *me)
 				    .plan = me->plan,
 				    .links = me->links,
 				    .x = me->y,
-				    .weights = me->weights,
+				    .weights = me->beside->weights,
 				    .out = me->sums,
 				    .out_weights = me->sum_weights };
 	int err;
@@ -274,20 +271,19 @@ void check_rows(const struct rank *me)
 			assert_memory_equal((const uint16_t *)me->rows + i * b->hidden, b->x[r][t],
 					    b->hidden * 2);
 			for (uint32_t s = 0; s < b->scales; s++)
-				assert_true(
-					((const float *)me
-						 ->row_scales)[b->by_column ? s * RANKS * TOKENS + i
+				assert_true(((const float *)me->beside
+						     ->scales)[b->by_column ? s * RANKS * TOKENS + i
 									    : i * b->scales + s] ==
-					b->scale[r][s][t]);
-			assert_int_equal(me->numbers[i],
+					    b->scale[r][s][t]);
+			assert_int_equal(me->beside->numbers[i],
 					 b->numbered ? number_of(r, t) : 0xa5a5a5a5);
 			for (uint32_t k = 0; k < b->topk; k++) {
 				int64_t e = b->idx[r][t][k];
 				int here = e >= 0 && e / b->local == me->rank;
 
-				assert_int_equal(me->index[i * b->topk + k],
+				assert_int_equal(me->beside->index[i * b->topk + k],
 						 here ? e % b->local : -1);
-				assert_true(me->weights[i * b->topk + k] ==
+				assert_true(me->beside->weights[i * b->topk + k] ==
 					    (here ? b->weight[r][t][k] : 0.0f));
 			}
 			i++;
@@ -296,10 +292,10 @@ void check_rows(const struct rank *me)
 	if (!b->worst)
 		assert_int_equal(me->host[1], i);
 	for (uint32_t k = i * b->topk; k < b->worst * b->topk; k++)
-		assert_int_equal(me->index[k], -1);
+		assert_int_equal(me->beside->index[k], -1);
 	/* Nothing is written behind what was asked for. */
 	if (i < RANKS * TOKENS)
-		assert_int_equal(me->numbers[i], 0xa5a5a5a5);
+		assert_int_equal(me->beside->numbers[i], 0xa5a5a5a5);
 	if (received_of(me) < RANKS * TOKENS)
 		assert_int_equal(((const uint16_t *)me->rows)[received_of(me) * b->hidden], 0xa5a5);
 }

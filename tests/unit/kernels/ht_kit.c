@@ -112,6 +112,7 @@ struct rig *open_on(const struct topology *on, uint64_t timeout_ns, enum nic nic
 
 		g->rank[r].rig = g;
 		g->rank[r].rank = r;
+		g->rank[r].beside = &g->rank[r].own;
 		g->rank[r].control = aligned_alloc(128, control);
 		g->rank[r].window = aligned_alloc(128, g->window_bytes);
 		assert_non_null(g->rank[r].control);

@@ -38,6 +38,14 @@ static inline uint32_t number_of(uint32_t rank, uint32_t token)
 	return 1000 * (rank + 1) + token;
 }
 
+/* Outputs of what travels with rows. */
+struct beside {
+	float scales[RANKS * TOKENS][SCALES];
+	uint32_t numbers[RANKS * TOKENS];
+	int64_t index[RANKS * TOKENS * TOPK];
+	float weights[RANKS * TOKENS * TOPK];
+};
+
 /* One rank: its object, its memory, and what its calls gave. */
 struct rank {
 	uint32_t guess;             /* of rows, for outputs; 0: none */
@@ -54,12 +62,10 @@ struct rank {
 	int32_t place[TOKENS * RANKS], matrix[RANKS * RANKS];
 	int64_t host[EPF_HT_HOST_WORDS + LOCAL];
 	uint16_t rows[RANKS * TOKENS][HIDDEN] __attribute__((aligned(16)));
-	float row_scales[RANKS * TOKENS][SCALES];
-	uint32_t numbers[RANKS * TOKENS];
-	int64_t index[RANKS * TOKENS * TOPK];
-	float weights[RANKS * TOKENS * TOPK];
+	struct beside own;
+	struct beside *beside; /* `own`, or in the segment */
 	uint8_t *
-		segment; /* memory of the pool that outputs lie in, at `out`; NULL: they are `rows` */
+		segment; /* memory of the pool that outputs lie in, at `out` and `beside`; NULL: they are `rows` and `own` */
 	uint16_t *out;
 	uint16_t y[RANKS * TOKENS][HIDDEN] __attribute__((aligned(16)));
 	uint16_t sums[TOKENS * HIDDEN] __attribute__((aligned(16)));

@@ -147,12 +147,69 @@ static void more_ranks_are_refused(void **state)
 	assert_non_null(strstr(epf_ll_error(), "1025 ranks reach each other"));
 }
 
+/* Where what travels with rows goes, as the ranks of a node say: to their outputs where the node is small, to their windows where it is large. */
+static void outputs_beside_rows(void **state)
+{
+	(void)state;
+	for (uint32_t ranks = HT_BESIDE_RANKS; ranks <= HT_BESIDE_RANKS + 1; ranks++) {
+		struct ht_job j = { .ranks = ranks,
+				    .nodes = 1,
+				    .node_max = ranks,
+				    .rank = 3,
+				    .threads = 1,
+				    .received = 10,
+				    .room = 10,
+				    .out = 16,
+				    .out_index = 32,
+				    .out_scales = 48,
+				    .out_stride = { 7, 2 } };
+		uint32_t last = ranks - 1;
+		const struct ht_beside *own, *other;
+
+		j.state =
+			(uintptr_t)zeros(sizeof(struct ht_state) + ranks * sizeof(struct ht_peer));
+		j.control = (uintptr_t)zeros((uint64_t)HT_FLAGS * ranks * HT_LINE);
+		j.matrix = (uintptr_t)zeros((uint64_t)ranks * ranks * 4);
+		j.segments = (uintptr_t)zeros((uint64_t)ranks * HT_SEGMENTS * 8);
+		((uint64_t *)(uintptr_t)j.segments)[(uint64_t)last * HT_SEGMENTS + 5] = 1 << 20;
+		for (uint32_t r = 0; r < ranks; r++) {
+			uint64_t *line = ht_flag_at(&j, j.control, HT_READY, r);
+
+			ht_peer_of(&j, r)->window = 4096;
+			line[HT_READY_FLAG] = 1;
+			line[HT_READY_INDEX] = HT_PLACE(6, 64);
+			line[HT_READY_SCALES] = HT_PLACE(6, 128);
+			line[HT_READY_STRIDE] = 9;
+		}
+		ht_mark_members(&j, 1);
+		ht_mark_targets(&j, 0, 1);
+		own = ht_beside_of(&j, &ht_marks()[3]);
+		other = ht_beside_of(&j, &ht_marks()[last]);
+		assert_int_equal(own->index, 32);
+		assert_int_equal(own->scales, 48);
+		assert_int_equal(own->stride[0], 7);
+		assert_int_equal(own->stride[1], 2);
+		assert_int_equal(other->index, ranks == HT_BESIDE_RANKS ? (1 << 20) + 64 : 0);
+		assert_int_equal(other->scales, ranks == HT_BESIDE_RANKS ? (1 << 20) + 128 : 0);
+		assert_int_equal(other->numbers, 0);
+		if (ranks == HT_BESIDE_RANKS) {
+			assert_int_equal(other->stride[0], 9);
+			assert_int_equal(other->stride[1], 1);
+		}
+		free((void *)(uintptr_t)j.state);
+		free((void *)(uintptr_t)j.control);
+		free((void *)(uintptr_t)j.matrix);
+		free((void *)(uintptr_t)j.segments);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tokens_go_to_the_node_of_their_experts),
 		cmocka_unit_test(a_piece_is_added_and_no_more),
 		cmocka_unit_test(sizes_of_as_many_ranks_as_there_may_be),
+		cmocka_unit_test(outputs_beside_rows),
 		cmocka_unit_test(more_ranks_are_refused),
 	};
 

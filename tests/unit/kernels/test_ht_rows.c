@@ -46,15 +46,19 @@ static void too_few_rows(struct rig *g)
 	close_rig(g);
 }
 
-/* Gives each rank memory of the pool for its outputs. */
-static void use_segments(struct rig *g)
+enum { SEGMENT = sizeof(((struct rank *)0)->rows) + sizeof(struct beside) + 4096 };
+
+/* Gives each rank memory of the pool for its outputs: all of them, or rows alone. */
+static void use_segments(struct rig *g, int all)
 {
 	for (uint32_t r = 0; r < g->ranks; r++) {
 		struct rank *me = &g->rank[r];
 
-		me->segment = epf_ht_pool_alloc(sizeof(me->rows) + 4096, 0, NULL);
+		me->segment = epf_ht_pool_alloc(SEGMENT, 0, NULL);
 		assert_non_null(me->segment);
 		me->out = (void *)(me->segment + 16 * (r + 1));
+		if (all)
+			me->beside = (void *)(me->segment + sizeof(me->rows) + 16 * (r + RANKS));
 	}
 }
 
@@ -98,17 +102,21 @@ static void one_never_waits(struct rig *g)
 	}
 }
 
-/* Rows of others arrive in the window until a rank's outputs are mapped, and in the outputs from then on. */
+/*
+ * Rows of others arrive in the window until a rank's outputs are mapped, and in the outputs from then on; so does what travels with them, but for scales by
+ * column.
+ */
 static void rows_go_straight_to_mapped_outputs(void **state)
 {
 	static const struct topology on[] = { { 3, { 0, 0, 0 } }, { 5, { 0, 1, 0, 1, 1 } } };
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++) {
-		struct rig *g = open_on(&on[i], 0, ORDERED);
+	for (size_t i = 0; i < 2 * sizeof(on) / sizeof(on[0]); i++) {
+		struct rig *g = open_on(&on[i / 2], 0, ORDERED);
+		int all = i % 2;
 		struct ht_segment found;
 
-		use_segments(g);
+		use_segments(g, all);
 		for (uint64_t seed = 1; seed < 6; seed++) {
 			struct batch *b = make_batch(g->ranks, 100 * i + seed);
 			int mapped = seed > 1;
@@ -124,7 +132,9 @@ static void rows_go_straight_to_mapped_outputs(void **state)
 			all_right(g, move);
 			for (uint32_t r = 0; r < g->ranks; r++) {
 				struct rank *me = &g->rank[r];
-				uint64_t rows = (uint64_t)room_of(me) * b->hidden * 2;
+				int nothing = all && !(b->scales && b->by_column);
+				uint64_t rows = nothing ? g->window_bytes
+							: (uint64_t)room_of(me) * b->hidden * 2;
 
 				check_rows(me);
 				assert_int_equal(me->host[5], 0);
@@ -192,7 +202,7 @@ static void a_rank_that_comes_too_late_writes_nothing(void **state)
 		for (uint32_t t = 0; t < TOKENS; t++)
 			b->idx[r][t][0] = (int64_t)(t % 2) * b->local;
 	}
-	use_segments(g);
+	use_segments(g, 1);
 	set_batch(g, b);
 	all_right(g, plan);
 	all_right(g, move);
@@ -208,12 +218,12 @@ static void a_rank_that_comes_too_late_writes_nothing(void **state)
 		g->rank[1].absent = 0;
 		g->rank[0].absent = 1;
 		memset(g->rank[0].window, 0x5a, g->window_bytes);
-		memset(g->rank[0].segment, 0x5a, sizeof(g->rank[0].rows));
+		memset(g->rank[0].segment, 0x5a, SEGMENT);
 		all_ranks(g, call);
 		assert_int_equal(g->rank[1].err, -ETIMEDOUT);
 		assert_non_null(strstr(g->rank[1].why, "rank 0"));
 		assert_true(only(g->rank[0].window, g->window_bytes, 0x5a));
-		assert_true(only(g->rank[0].segment, sizeof(g->rank[0].rows), 0x5a));
+		assert_true(only(g->rank[0].segment, SEGMENT, 0x5a));
 		g->rank[0].absent = 0;
 		/* Ranks that make the same calls again go on. */
 		set_timeout(g, 0);

@@ -7,12 +7,12 @@ import functools
 import logging
 import os
 import struct
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import epf
 from epf import call, throughput
 from epf.lowlat import check
-from epf.results import Results
+from epf.results import Results, Wanted
 from epf.shared import Driver, GpuShared, HostShared, gpu_vendor
 from epf.tensors import view
 
@@ -199,11 +199,10 @@ class HighThroughput:
                 log.warning("the ranks cannot map each other's memory for outputs: rows take one copy more")
                 self._results = None
 
-    def _output(self, order: Order, sizes: Tuple[int, int], dtype: Any) -> Any:
-        """Memory for rows that arrive. What a graph captures comes from the graph's pool."""
-        strides = (sizes[1], 1)
-        out = None if self._results is None or order.capturing else self._results.empty(sizes, strides, dtype)
-        return self._empty(sizes, strides, dtype) if out is None else out
+    def _allocate(self, order: Order, wanted: Sequence[Wanted]) -> Sequence[Any]:
+        """Memory for what arrives. What a graph captures comes from the graph's pool."""
+        made = None if self._results is None or order.capturing else self._results.empty(wanted)
+        return [None if one is None else self._empty(*one) for one in wanted] if made is None else made
 
     def _host_counts(self, count: int) -> int:
         """The address of pinned memory for so many numbers."""
@@ -366,17 +365,15 @@ class HighThroughput:
         """Moves rows along a handle. topk_idx, topk_weights: may be None. last: called once all memory is allocated. guessed: only if what the handle says
         fits. form: of the outputs. Returns rows, scales, topk_idx and topk_weights that arrive, and their numbers, None what was not given."""
         _, scales, (tokens, hidden, dtype, width, at) = rows
-        received, empty = handle.received, self._empty
+        received, torch = handle.received, self._torch
         words, topk = 0 if scales is None else scales.shape[1], 0 if topk_idx is None else topk_idx.shape[1]
         first, column = form
         self._need_memory(where, row_of(rows, topk_idx, form), handle)
-        out = self._output(order, (received, hidden), dtype)
         strides = (1, column_stride(received)) if column else (words, 1)
-        out_scales = None if scales is None else empty((received, words), strides, scales.dtype)
-        out_numbers = None if first is None else empty((received,), (1,), self._torch.int32)
-        out_index = None if topk_idx is None else empty((received, topk), (topk, 1), topk_idx.dtype)
-        out_weights = None if topk_weights is None else empty((received, topk), (topk, 1), topk_weights.dtype)
-
+        out, out_scales, out_numbers, out_index, out_weights = self._allocate(order, (
+            ((received, hidden), (hidden, 1), dtype), None if scales is None else ((received, words), strides, scales.dtype),
+            None if first is None else ((received,), (1,), torch.int32), None if topk_idx is None else ((received, topk), (topk, 1), topk_idx.dtype),
+            None if topk_weights is None else ((received, topk), (topk, 1), topk_weights.dtype)))
         if not cached and ht.nodes > 1:
             handle.links = handle.memory.new_empty((handle.forwarded, ht.node_max))
         links = None if cached else handle.links

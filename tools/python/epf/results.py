@@ -4,7 +4,7 @@ change streams and end as all others do. What the others have not mapped yet ser
 """
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 from . import lowlat
 from .lib import EpfError
@@ -14,6 +14,7 @@ from .tensors import allocator
 from .throughput import Throughput
 
 _allocators: List[Any] = []  # outlives its tensors
+Wanted = Optional[Tuple[Sequence[int], Sequence[int], Any]]  # sizes, strides and type of a tensor; None: no tensor
 
 
 def _allocator(torch: Any) -> Any:
@@ -54,21 +55,25 @@ class Results:
         """Allocates the first segment, on the current stream, unless that is done."""
         size, self._first = self._first, 0
         if size:
-            first = self.empty((size,), (1,), self._torch.uint8)
+            first = self.empty((((size,), (1,), self._torch.uint8),))
             if first is not None:
-                ht.want(first.data_ptr())
+                ht.want(first[0].data_ptr())
 
-    def empty(self, sizes: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
-        """A tensor, or None: there is no memory for a segment more."""
+    def _make(self, wanted: Sequence[Wanted]) -> List[Any]:
+        new = self._new
+        return [None if one is None else new(*one) for one in wanted]
+
+    def empty(self, wanted: Sequence[Wanted]) -> Optional[List[Any]]:
+        """Tensors, or None: there is no memory for a segment more."""
         try:
             if self._ways is None:
                 with self._torch.cuda.use_mem_pool(self._pool, self._device):
-                    return self._new(sizes, strides, dtype)
+                    return self._make(wanted)
             begin, end, release = self._ways
             index, pool = self._device.index, self._pool.id
             begin(index, pool)
             try:
-                return self._new(sizes, strides, dtype)
+                return self._make(wanted)
             finally:
                 end(index, pool)
                 release(index, pool)
