@@ -277,12 +277,14 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 		HT_AT(int64_t, j->out_index)[i] = -1;
 }
 
-/* Tells the ranks of this node where it wants its rows, and that they may be written. A warp. */
-EPF_DEV_FN void ht_say_begun(const struct ht_job *j, uint64_t call)
+/*
+ * Tells the ranks of this node that its window may be written, and in a dispatch where it wants its rows. A warp. Behind no fence but that one: what was read of
+ * the window was read by kernels before this one.
+ */
+EPF_DEV_FN void ht_say_begun(const struct ht_job *j, uint64_t call, int dispatch)
 {
-	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
-		uint64_t control = ht_peer_of(j, ht_mate(j, i))->control;
-		uint64_t *line = ht_flag_at(j, control, HT_READY, j->rank);
+	for (uint32_t i = epf_lane(); i < ht_mates(j) && dispatch; i += LL_LANES) {
+		uint64_t *line = ht_flag_of(j, HT_READY, ht_mate(j, i));
 
 		epf_st_relaxed_sys(line + HT_READY_OUT, j->place_out);
 		epf_st_relaxed_sys(line + HT_READY_ROOM, j->received);
@@ -292,7 +294,10 @@ EPF_DEV_FN void ht_say_begun(const struct ht_job *j, uint64_t call)
 		epf_st_relaxed_sys(line + HT_READY_NUMBERS, j->place_numbers);
 		epf_st_relaxed_sys(line + HT_READY_STRIDE, j->out_stride[0]);
 	}
-	ht_set_flags(j, HT_READY, call + 1u);
+	if (dispatch)
+		epf_fence_sys();
+	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES)
+		epf_st_relaxed_sys(ht_flag_of(j, HT_READY, ht_mate(j, i)), call + 1u);
 }
 
 /* Calls that have moved rows. */
@@ -307,7 +312,7 @@ EPF_DEV_FN void ht_ready(const struct ht_job *j)
 	if (epf_thread_in_block() == 0)
 		ht_count_from(j, ht_moved(j), 0);
 	if (epf_thread_in_block() < LL_LANES)
-		ht_say_begun(j, ht_moved(j));
+		ht_say_begun(j, ht_moved(j), 1);
 	(void)ht_wait_flags(j, HT_READY, ht_moved(j) + 1u);
 	ht_wait_ready(j, ht_moved(j));
 	epf_block_barrier();
@@ -340,7 +345,7 @@ EPF_DEV_FN void ht_meet(const struct ht_job *j, uint64_t call, int dispatch)
 	if (epf_thread_in_block() == 0)
 		ht_count_from(j, call, 1);
 	if (j->nodes == 1 && epf_block_number() == 0 && epf_thread_in_block() < LL_LANES)
-		ht_say_begun(j, call);
+		ht_say_begun(j, call, dispatch);
 	ht_mark_members(j, dispatch);
 	if (j->nodes == 1) {
 		(void)ht_wait_flags(j, HT_READY, call + 1u);
@@ -368,7 +373,7 @@ EPF_DEV_COLD void ht_withdraw(const struct ht_job *j, uint64_t call)
 
 	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
 		uint32_t rank = ht_mate(j, i);
-		uint64_t *gone = ht_flag_at(j, ht_peer_of(j, rank)->control, HT_GONE, j->rank);
+		uint64_t *gone = ht_flag_of(j, HT_GONE, rank);
 
 		if (ht_peer_of(j, rank)->late)
 			epf_st_relaxed_sys(gone, call + 1u);
@@ -465,7 +470,7 @@ EPF_DEV_FN int ht_last_of_part(const struct ht_job *j, uint32_t part)
 	int last = 0;
 
 	if (epf_lane() == 0) {
-		epf_fence_sys();
+		epf_fence_gpu();
 		last = epf_add_gpu(blocks, 1) == (uint64_t)j->blocks - 1u;
 		if (last)
 			epf_st_relaxed_gpu(blocks, 0);

@@ -484,12 +484,12 @@ EPF_DEV_FN void ht_spread(const struct ht_job *j)
 	     s += j->threads)
 		ht_sources()[s] = ht_source_in(j, s);
 	epf_block_barrier();
+	ht_spread_nothing(j); /* while the first rows are on their way */
 	if (warp == warps - 1u)
 		ht_watch(j, grouped);
 	warps -= warps > 1u;
 	if (warp < warps)
 		ht_spread_rows(j, warps);
-	ht_spread_nothing(j);
 	if (ht_last_of(&ht_state_of(j)->copied, j->blocks, 0) && epf_thread_in_block() == 0)
 		epf_st_relaxed_gpu(&ht_state_of(j)->grouped, grouped + 1u);
 }

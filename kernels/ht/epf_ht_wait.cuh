@@ -174,8 +174,8 @@ EPF_DEV_FN uint32_t ht_rows_until(const struct ht_job *j, uint32_t i, uint32_t r
 }
 
 /*
- * Counts this block as having reached a point of its kernel; `blocks` blocks reach it. Returns 1 in all threads of the last one. With `writes` the last one, after
- * a fence, sees what the others wrote before.
+ * Counts this block as having reached a point of its kernel; `blocks` blocks reach it. Returns 1 in all threads of the last one. With `writes` what the others wrote
+ * before is visible to those of its threads that make a fence; one of the system then passes it on to other ranks, too.
  */
 EPF_DEV_FN int ht_last_of(uint64_t *done, uint32_t blocks, int writes)
 {
@@ -184,7 +184,7 @@ EPF_DEV_FN int ht_last_of(uint64_t *done, uint32_t blocks, int writes)
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0) {
 		if (writes)
-			epf_fence_sys();
+			epf_fence_gpu();
 		last = epf_add_gpu(done, 1) == (uint64_t)blocks - 1u;
 		if (last)
 			epf_st_relaxed_gpu(done, 0);
@@ -197,13 +197,10 @@ EPF_DEV_FN int ht_last_block(const struct ht_job *j, uint64_t *done, int writes)
 	return ht_last_of(done, j->blocks, writes);
 }
 
-/* Sets a flag at every rank of this node; a warp. What the block has seen written is visible to who acquires it. */
-EPF_DEV_FN void ht_set_flags(const struct ht_job *j, uint32_t flag, uint64_t value)
+/* A flag of this rank at a rank of this node. */
+EPF_DEV_FN uint64_t *ht_flag_of(const struct ht_job *j, uint32_t flag, uint32_t rank)
 {
-	epf_fence_sys();
-	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES)
-		epf_st_relaxed_sys(
-			ht_flag_at(j, ht_peer_of(j, ht_mate(j, i))->control, flag, j->rank), value);
+	return ht_flag_at(j, ht_peer_of(j, rank)->control, flag, j->rank);
 }
 
 EPF_DEV_FN uint64_t ht_limit(const struct ht_job *j)
