@@ -358,7 +358,7 @@ EPF_DEV_FN void ht_sum_wide(const struct ht_job *j, const struct ht_chunks *c, u
 }
 
 /* One chunk of a token's sum. A warp. */
-EPF_DEV_COLD void ht_sum_chunk(const struct ht_job *j, const struct ht_chunks *c,
+EPF_DEV_FN void ht_sum_chunk(const struct ht_job *j, const struct ht_chunks *c,
 			       const struct ht_sum *s, uint32_t token, uint32_t k)
 {
 	uint32_t mine = ht_sum_part(j, s, epf_lane());
