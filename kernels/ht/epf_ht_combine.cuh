@@ -359,7 +359,7 @@ EPF_DEV_FN void ht_sum_wide(const struct ht_job *j, const struct ht_chunks *c, u
 
 /* One chunk of a token's sum. A warp. */
 EPF_DEV_FN void ht_sum_chunk(const struct ht_job *j, const struct ht_chunks *c,
-			       const struct ht_sum *s, uint32_t token, uint32_t k)
+			     const struct ht_sum *s, uint32_t token, uint32_t k)
 {
 	uint32_t mine = ht_sum_part(j, s, epf_lane());
 	struct ht_span a = { k * c->each + epf_lane(), ht_chunk_end(c, k) };
@@ -479,21 +479,32 @@ EPF_DEV_FN void ht_add_tokens(const struct ht_job *j, const struct ht_chunks *c)
 		epf_pause();
 }
 
+/* Do the rows of others that this rank adds fit its window? One thread. */
+EPF_DEV_FN void ht_check_adds(const struct ht_job *j)
+{
+	const uint32_t *totals = HT_AT(const uint32_t, j->plan + j->at.totals) +
+				 ht_mate_index(j, j->rank) * ht_mates(j);
+	uint32_t adds = 0;
+
+	LL_ROLLED
+	for (uint32_t m = 0; m < ht_mates(j); m++)
+		adds += totals[m];
+	ht_check_room(j, adds, j->room);
+}
+
 EPF_DEV_FN void ht_combine(const struct ht_job *j)
 {
 	uint64_t call = ht_moved(j);
 	struct ht_chunks c = ht_chunks(j);
-	uint32_t mates = ht_mates(j), adds = 0, warp = epf_thread_in_block() / LL_LANES;
+	uint32_t warp = epf_thread_in_block() / LL_LANES;
 	int crosses = ht_crosses(j);
-	const uint32_t *totals = HT_AT(const uint32_t, j->plan + j->at.totals);
 
 	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
 		ht_written()[i] = 0;
 	ht_meet(j, call, 0);
 	ht_mark_targets(j, call, 0);
-	for (uint32_t m = 0; m < mates; m++)
-		adds += totals[ht_peer_of(j, j->rank)->index * mates + m];
-	ht_check_room(j, adds, j->room);
+	if (epf_block_number() == 0 && epf_thread_in_block() + 1u == j->threads)
+		ht_check_adds(j);
 	if (warp < j->writers)
 		ht_return_rows(j, &c);
 	if (j->nodes == 1 && warp == j->threads / LL_LANES - 1u)

@@ -233,10 +233,10 @@ EPF_DEV_FN void ht_copy_out(const struct ht_job *j, const struct ht_chunks *c, u
 	ht_store(c, &p, k, j->out + (uint64_t)row * j->row_bytes);
 }
 
-/* Rows that do not fit are left out and reported. */
+/* Rows that do not fit are left out and reported. One thread. */
 EPF_DEV_FN void ht_check_room(const struct ht_job *j, uint64_t rows, uint64_t room)
 {
-	if (epf_block_number() != 0 || epf_thread_in_block() != 0 || rows <= room)
+	if (rows <= room)
 		return;
 	epf_st_relaxed_gpu(&ht_state_of(j)->rows, rows);
 	ht_complain(j, HT_BAD_ROOM, room, rows);
@@ -249,7 +249,8 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 	struct ht_chunks c = ht_chunks(j);
 	uint64_t before = 0;
 
-	ht_check_room(j, rows, j->received);
+	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
+		ht_check_room(j, rows, j->received);
 	if (j->grouped)
 		return;
 	for (uint32_t s = 0; s < j->ranks; s++) {
@@ -426,7 +427,8 @@ EPF_DEV_FN int ht_crosses(const struct ht_job *j)
 {
 	if (j->nodes == 1)
 		return 0;
-	ht_check_room(j, *HT_AT(const uint32_t, j->plan + j->at.need), j->net_room);
+	if (epf_block_number() == 0 && epf_thread_in_block() == 0)
+		ht_check_room(j, *HT_AT(const uint32_t, j->plan + j->at.need), j->net_room);
 	return ht_net_fits(j);
 }
 

@@ -201,54 +201,62 @@ EPF_DEV_FN uint64_t ht_window(const struct ht_job *j)
 	return ht_marks()[ht_mate_index(j, j->rank)].window;
 }
 
-/* An HT_PLACE() in memory of a rank, as this rank maps it; 0: it is none, or not mapped. */
-EPF_DEV_FN uint64_t ht_mapped(const struct ht_job *j, uint32_t rank, uint64_t place)
-{
-	uint32_t segment = (uint32_t)(place >> 48);
-	uint64_t base;
+/* Where a rank wants what a dispatch brings, as this rank maps it; 0: in its window, or, of rows, nowhere that is mapped. */
+struct ht_offer {
+	uint64_t at[HT_PLACES];
+	uint64_t room;
+	uint64_t stride;
+	int in_window; /* rows */
+};
 
-	if (!segment || segment > HT_SEGMENTS)
-		return 0;
-	base = HT_AT(const uint64_t, j->segments)[(uint64_t)rank * HT_SEGMENTS + segment - 1u];
-	return base ? base + (place & HT_OFFSETS) : 0;
-}
-
-/* Where a rank wants the rows of a dispatch: its memory as this rank maps it, or its window. */
-EPF_DEV_FN uint64_t ht_offer_of(const struct ht_job *j, uint32_t rank, uint32_t *room)
+/* Loads that do not wait for each other: they are in front of the first row. */
+EPF_DEV_FN struct ht_offer ht_offer_of(const struct ht_job *j, uint32_t rank)
 {
 	const uint64_t *line = ht_flag_at(j, j->control, HT_READY, rank);
-	uint64_t out = epf_ld_relaxed_sys(line + HT_READY_OUT);
-	uint64_t rows = epf_ld_relaxed_sys(line + HT_READY_ROOM);
+	const uint64_t *bases = HT_AT(const uint64_t, j->segments) + (uint64_t)rank * HT_SEGMENTS;
+	uint64_t place[HT_PLACES], base[HT_PLACES];
+	struct ht_offer o;
 
-	if (!out)
-		return ht_peer_of(j, rank)->window + j->lay.rows;
-	*room = rows < *room ? (uint32_t)rows : *room;
-	return ht_mapped(j, rank, out);
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_PLACES; i++)
+		place[i] = epf_ld_relaxed_sys(line + HT_READY_OUT + i);
+	o.room = epf_ld_relaxed_sys(line + HT_READY_ROOM);
+	o.stride = epf_ld_relaxed_sys(line + HT_READY_STRIDE);
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_PLACES; i++) {
+		uint32_t segment = (uint32_t)(place[i] >> 48);
+
+		base[i] =
+			j->segments && segment && segment <= HT_SEGMENTS ? bases[segment - 1u] : 0;
+	}
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_PLACES; i++)
+		o.at[i] = base[i] ? base[i] + (place[i] & HT_OFFSETS) : 0;
+	o.in_window = !place[0];
+	return o;
 }
 
 /* Notes where what travels with rows goes at a member that may be written to. */
-EPF_DEV_FN void ht_find_beside(const struct ht_job *j, const struct ht_mark *m)
+EPF_DEV_FN void ht_mark_beside(const struct ht_job *j, const struct ht_mark *m,
+			       const struct ht_offer *o)
 {
-	const uint64_t *line = ht_flag_at(j, j->control, HT_READY, m->rank);
 	struct ht_beside *b = ht_beside_of(j, m);
 
-	if (j->node_max > HT_BESIDE_RANKS && !ht_is_own(j, m))
-		return;
-	b->stride[0] = j->out_stride[0];
-	b->stride[1] = j->out_stride[1];
 	if (ht_is_own(j, m)) {
 		b->index = j->out_index;
 		b->weights = j->out_weights;
 		b->scales = j->out_scales;
 		b->numbers = j->out_numbers;
-		return;
+		b->stride[0] = j->out_stride[0];
+		b->stride[1] = j->out_stride[1];
+	} else if (j->node_max <= HT_BESIDE_RANKS) {
+		b->index = o->at[HT_READY_INDEX - HT_READY_OUT];
+		b->weights = o->at[HT_READY_WEIGHTS - HT_READY_OUT];
+		b->scales = o->at[HT_READY_SCALES - HT_READY_OUT];
+		b->numbers = o->at[HT_READY_NUMBERS - HT_READY_OUT];
+		b->stride[0] = o->stride;
+		b->stride[1] = 1;
 	}
-	b->index = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_INDEX));
-	b->weights = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_WEIGHTS));
-	b->scales = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_SCALES));
-	b->numbers = ht_mapped(j, m->rank, epf_ld_relaxed_sys(line + HT_READY_NUMBERS));
-	b->stride[0] = epf_ld_relaxed_sys(line + HT_READY_STRIDE);
-	b->stride[1] = 1;
 }
 
 /* Where the rows of a member of this node for a source begin in the window of the rank that adds them. */
@@ -285,6 +293,7 @@ EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispa
 		none->index = none->scales = none->numbers = 0;
 	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
 		struct ht_mark *k = &ht_marks()[m];
+		struct ht_offer o = { .in_window = 1 };
 
 		k->room = j->room;
 		k->at = k->window + j->lay.rows;
@@ -294,16 +303,23 @@ EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispa
 		} else if (k->rank == j->rank) {
 			; /* the window, for rows that have crossed */
 		} else if (epf_ld_acquire_sys(ht_flag_at(j, j->control, HT_READY, k->rank)) <
-				   call + 1u ||
-			   epf_ld_relaxed_sys(ht_flag_at(j, j->control, HT_GONE, k->rank)) >=
-				   call + 1u) {
+			   call + 1u) {
 			k->at = 0;
-		} else if (dispatch) {
-			k->at = ht_offer_of(j, k->rank, &k->room);
+		} else {
+			uint64_t gone =
+				epf_ld_relaxed_sys(ht_flag_at(j, j->control, HT_GONE, k->rank));
+
+			if (dispatch)
+				o = ht_offer_of(j, k->rank);
+			if (!o.in_window) {
+				k->at = o.at[0];
+				k->room = o.room < k->room ? (uint32_t)o.room : k->room;
+			}
+			k->at = gone >= call + 1u ? 0 : k->at;
 		}
 		k->room = k->at ? k->room : 0;
 		if (dispatch && k->room)
-			ht_find_beside(j, k);
+			ht_mark_beside(j, k, &o);
 		if (!k->at && k->rank != j->rank)
 			epf_st_relaxed_gpu(&ht_peer_of(j, k->rank)->skipped, call + 1u);
 	}

@@ -64,20 +64,22 @@ enum ht_flag {
 /* Words of the line of HT_READY. Those of where the rank wants its rows, and what travels with them, are written before the flag. */
 enum ht_ready_word {
 	HT_READY_FLAG = 0,
-	HT_READY_OUT = 1,  /* HT_PLACE() of the first row; 0: the window */
-	HT_READY_ROOM = 2, /* rows that fit there */
+	/* HT_PLACE() of the first row, and of what travels with rows: all that the call has, or nothing. 0: it arrives in the window. */
+	HT_READY_OUT = 1,
+	HT_READY_INDEX = 2,
+	HT_READY_WEIGHTS = 3,
+	HT_READY_SCALES = 4,
+	HT_READY_NUMBERS = 5,
+	HT_READY_ROOM = 6,   /* rows that fit where the first one goes */
+	HT_READY_STRIDE = 7, /* of the scales of a row, in words */
 	/*
 	 * How many of its rows for this rank are in the window, while a grouped dispatch runs: (1 + its number) << 32 | rows. Behind the other words, and not
 	 * a flag: whoever does not see it in time waits for the end of the dispatch.
 	 */
-	HT_READY_SO_FAR = 3,
-	/* HT_PLACE() of what travels with rows, all that the call has; 0: it arrives in the window. */
-	HT_READY_INDEX = 4,
-	HT_READY_WEIGHTS = 5,
-	HT_READY_SCALES = 6,
-	HT_READY_NUMBERS = 7,
-	HT_READY_STRIDE = 8, /* of the scales of a row, in words */
+	HT_READY_SO_FAR = 8,
 };
+
+#define HT_PLACES 5u /* words that are an HT_PLACE(), from HT_READY_OUT on */
 
 /* Bits of ht_state.bad. The first three are 1 << enum ht_flag: a rank did not set that flag in time. */
 enum ht_bad {
