@@ -2,7 +2,7 @@
 /*
  * Dispatch: every row is read once and written once to each rank of its node that it goes to, at its final index. It crosses once to each other
  * node, with the indices it has there, and is written from where it arrives. Rows go straight to the outputs where these lie in memory that the ranks
- * of a node map; otherwise those that others write arrive in the window and are copied out. What travels with rows always does.
+ * of a node map; otherwise those that others write arrive in the window and are copied out. So does what travels with rows.
  */
 #ifndef EPF_KERNELS_HT_DISPATCH_CUH
 #define EPF_KERNELS_HT_DISPATCH_CUH
