@@ -334,7 +334,7 @@ int epf_ht_set_window(struct epf_ht *ht, void *window, uint64_t bytes, void *con
 void *epf_ht_pool_alloc(size_t bytes, int device, void *stream);
 void epf_ht_pool_free(void *base, size_t bytes, int device, void *stream);
 
-/* Asks for the segment that holds `at` to be mapped, as a dispatch does whose `out` lies in one that is not. */
+/* Asks for the segment that holds `at` to be mapped, as a dispatch does whose outputs lie in one that is not. */
 void epf_ht_want(struct epf_ht *ht, const void *at);
 
 /* Returns how many segments this rank has asked for, and number i of them. */

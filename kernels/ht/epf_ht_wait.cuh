@@ -335,7 +335,7 @@ EPF_DEV_FN int ht_wait_until(const struct ht_job *j, struct ht_awaited *w,
 	return 1;
 }
 
-/* The same; counted: who asks why calls take long sees the wait. */
+/* The same, one copy for all waits of a kernel; counted: who asks why calls take long sees the wait. */
 EPF_DEV_COLD int ht_wait_word(const struct ht_job *j, struct ht_awaited *w, int counted)
 {
 	struct epf_dev_clock clock = { 0, 0, 0 };
