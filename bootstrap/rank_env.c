@@ -337,6 +337,33 @@ static int find_job(struct search *s)
 	return rc;
 }
 
+/*
+ * The host of mpirun itself, of Open MPI up to 4: number.0;tcp://10.0.0.1,10.1.0.1:4711;tcp6://... It serves if rank 0 runs there, which is what that rank knows:
+ * mpirun is its node's daemon, too. Later versions name no host.
+ */
+static int find_mpirun(struct search *s)
+{
+	static const char tcp[] = "tcp://";
+	struct epf_rank_info *i = &s->info;
+	const char *uri = get(s, "OMPI_MCA_orte_hnp_uri"), *at = uri ? strstr(uri, tcp) : NULL;
+	const char *daemon = get(s, "OMPI_MCA_orte_local_daemon_uri");
+	size_t n;
+
+	if (!at || (s->launcher != PMIX && s->launcher != OMPI))
+		return 0;
+	if (i->rank == 0 && (!daemon || strcmp(uri, daemon) != 0))
+		return epf_fail(
+			EPF_R_BOOT_NO_RANK,
+			"rank 0 runs on another host than mpirun, and no variable names it: mpirun -x MASTER_ADDR=HOST");
+	at += sizeof(tcp) - 1;
+	n = strcspn(at, ",:;");
+	if (!n || n >= sizeof(i->host))
+		return 0;
+	snprintf(i->host, sizeof(i->host), "%.*s", (int)n, at);
+	set_origin(s, EPF_RANK_F_HOST, "OMPI_MCA_orte_hnp_uri");
+	return 0;
+}
+
 static int find_host(struct search *s)
 {
 	struct epf_rank_info *i = &s->info;
@@ -356,6 +383,8 @@ static int find_host(struct search *s)
 			return epf_fail(EPF_R_BOOT_BAD_ENV,
 					"%s is '%.80s', which is no list of hosts", name, v);
 		set_origin(s, EPF_RANK_F_HOST, "%s", name);
+	} else {
+		return find_mpirun(s);
 	}
 	return 0;
 }
@@ -418,11 +447,14 @@ static int find_rendezvous(struct search *s)
 	}
 	if (!i->host[0] || !i->port)
 		return epf_fail(EPF_R_BOOT_NO_RANK,
-				"rank %u of %u (%s): no variable names the %s of the rendezvous",
+				"rank %u of %u (%s): no variable names the %s of the rendezvous%s",
 				i->rank, i->world, i->origin[EPF_RANK_F_RANK],
 				i->host[0] ? "port"
 				: i->port  ? "host"
-					   : "host and port");
+					   : "host and port",
+				s->launcher == PMIX || s->launcher == OMPI
+					? " (mpirun -x MASTER_ADDR=HOST, the host of rank 0)"
+					: "");
 	snprintf(i->rendezvous, sizeof(i->rendezvous), strchr(i->host, ':') ? "[%s]:%u" : "%s:%u",
 		 i->host, i->port);
 	return 0;

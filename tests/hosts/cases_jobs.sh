@@ -104,6 +104,69 @@ launchers()
 	return "$rc"
 }
 
+# mpirun itself (Open MPI), from alpha, by ssh. Beside rank 0 its variables name the host of the rendezvous; elsewhere it is said how to.
+mpirun_itself()
+{
+	local run=(bed_on alpha timeout -k 5 "$LIMIT" env EPF_NIC=tcp EPF_SECRET_FILE="$BED/job.secret" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+		mpirun -n 4 -x EPF_NIC -x EPF_SECRET_FILE)
+	command -v mpirun >/dev/null || { echo "no mpirun here (package openmpi-bin)" && return 77; }
+	ssh_hosts || return
+	"${run[@]}" --host alpha:2,beta:2 ep-bench moe --launched "${SMALL[@]}" >"$OUT/beside" 2>&1 || { cat "$OUT/beside" && echo "mpirun failed" && return 1; }
+	right "$OUT/beside" 2 || return 1
+	! "${run[@]}" --host beta:2,gamma:2 ep-bench moe --launched "${SMALL[@]}" >"$OUT/elsewhere" 2>&1 || { echo "nobody names the host of rank 0" && return 1; }
+	grep -q 'rank 0 runs on another host than mpirun.*mpirun -x MASTER_ADDR=HOST' "$OUT/elsewhere" || { cat "$OUT/elsewhere" && echo "no remedy" && return 1; }
+	"${run[@]}" --host beta:2,gamma:2 -x MASTER_ADDR=beta ep-bench moe --launched "${SMALL[@]}" >"$OUT/named" 2>&1 || { cat "$OUT/named" && echo "mpirun failed" && return 1; }
+	right "$OUT/named" 2
+}
+
+# A cluster of Slurm: its controller on alpha, a daemon on every host.
+slurm_hosts()
+{
+	local host
+	for host in srun slurmctld slurmd munged; do
+		command -v "$host" >/dev/null || { echo "no $host here (packages slurm-client, slurmctld, slurmd, munge)" && return 77; }
+	done
+	(umask 077 && head -c 128 /dev/urandom >"$BED/munge.key") || return 1
+	cat >"$BED/slurm.conf" <<-END
+		ClusterName=hosts
+		SlurmctldHost=alpha
+		SlurmUser=root
+		AuthInfo=socket=/run/munge.sock
+		StateSaveLocation=/tmp/slurmctld
+		SlurmdSpoolDir=/tmp/slurmd
+		SlurmctldPidFile=/run/slurmctld.pid
+		SlurmdPidFile=/run/slurmd.pid
+		ProctrackType=proctrack/linuxproc
+		TaskPlugin=task/none
+		MpiDefault=none
+		MailProg=/bin/true
+		ReturnToService=2
+		SlurmdParameters=config_overrides
+		NodeName=alpha,beta CPUs=2 State=UNKNOWN
+		PartitionName=all Nodes=ALL Default=YES State=UP
+	END
+	echo CgroupPlugin=cgroup/v1 >"$BED/cgroup.conf" # the one that begins without a mounted cgroup
+	for host in "${BED_HOSTS[@]}"; do
+		bed_on "$host" munged --foreground --force --key-file="$BED/munge.key" --socket=/run/munge.sock --pid-file=/run/munged.pid --seed-file=/run/munged.seed \
+			--log-file=/run/munged.log >"$OUT/munged.$host" 2>&1 </dev/null &
+		bed_on "$host" timeout "$LIMIT" bash -c 'until [ -S /run/munge.sock ]; do sleep 0.05; done; mkdir -p /tmp/slurmctld /tmp/slurmd' ||
+			{ cat "$OUT/munged.$host" && echo "$host: munged makes no socket" && return 1; }
+	done
+	bed_on alpha env SLURM_CONF="$BED/slurm.conf" slurmctld -D >"$OUT/slurmctld" 2>&1 </dev/null &
+	for host in "${BED_HOSTS[@]}"; do
+		bed_on "$host" env SLURM_CONF="$BED/slurm.conf" slurmd -D -N "$host" >"$OUT/slurmd.$host" 2>&1 </dev/null &
+	done
+}
+
+# srun itself, from alpha; it waits for the nodes
+srun_itself()
+{
+	slurm_hosts || return
+	bed_on alpha timeout -k 5 "$LIMIT" env SLURM_CONF="$BED/slurm.conf" EPF_NIC=tcp EPF_SECRET_FILE="$BED/job.secret" \
+		srun -N 2 -n 4 ep-bench moe --launched "${SMALL[@]}" >"$OUT/srun" 2>&1 || { cat "$OUT/srun" && echo "srun failed" && return 1; }
+	right "$OUT/srun" 2
+}
+
 torchrun_itself()
 {
 	local host n=0

@@ -118,6 +118,8 @@ run_case target-unplugged target_vanishes 2 1 unplugged
 run_case connections connections_of_daemons 2 2
 run_case launchers launchers 2 1
 run_case torchrun torchrun_itself 2 1
+run_case mpirun mpirun_itself 3 1
+run_case srun srun_itself 2 1
 run_case launch-ends-all launcher_ends_all 2 1
 run_case launch-secret launcher_keeps_secret 2 1
 run_case launch-addresses addresses 2 2
