@@ -189,6 +189,27 @@ static void segments_are_asked_for_first(void **state)
 	close_rig(g);
 }
 
+/* Counts say of which call they are in 32 bits. */
+static void calls_wrap_around(void **state)
+{
+	struct rig *g = open_rig(3, 0);
+	uint64_t flags = (uint64_t)HT_FLAGS * 3 * HT_LINE;
+
+	(void)state;
+	for (uint32_t r = 0; r < 3; r++) {
+		uint64_t *word = (void *)(g->rank[r].control + flags);
+
+		((struct ht_state *)g->rank[r].ht->words)->counted = UINT32_MAX - 3u;
+		for (uint64_t i = 0; i < (epf_ht_control_bytes(3) - flags) / 8; i++)
+			word[i] = (uint64_t)(UINT32_MAX - 5u) << 32;
+	}
+	for (uint64_t seed = 1; seed < 6; seed++)
+		run_batch(g, seed);
+	for (uint32_t r = 0; r < 3; r++)
+		assert_true(((struct ht_state *)g->rank[r].ht->words)->counted > UINT32_MAX);
+	close_rig(g);
+}
+
 /* Memory of a rank that waits no longer may serve something else: a rank that comes too late writes nothing there, and learns it. */
 static void a_rank_that_comes_too_late_writes_nothing(void **state)
 {
@@ -416,6 +437,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_go_straight_to_mapped_outputs),
 		cmocka_unit_test(segments_are_asked_for_first),
+		cmocka_unit_test(calls_wrap_around),
 		cmocka_unit_test(a_rank_that_comes_too_late_writes_nothing),
 		cmocka_unit_test(too_few_rows_are_reported),
 		cmocka_unit_test(too_few_rows_between_nodes_are_reported),
