@@ -509,7 +509,7 @@ static int fail_late(const struct epf_ht *ht, int rc, const char *ranks, const c
 			ht->ll->rank, ranks, missing, epf_last_error());
 	return ll_fail(
 		-ETIMEDOUT,
-		"rank %u: rank %s did not send %s in time: it is late, stopped or dead, or made other calls; outputs of this call are undefined (see ep-fabric why; a longer wait: EPF_GPU_TIMEOUT)",
+		"rank %u: rank %s did not send %s in time: it is late, stopped or dead, or made other calls, or with another number of experts; outputs of this call are undefined (see ep-fabric why; a longer wait: EPF_GPU_TIMEOUT)",
 		ht->ll->rank, ranks, missing);
 }
 

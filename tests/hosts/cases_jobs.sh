@@ -123,7 +123,7 @@ mpirun_itself()
 slurm_hosts()
 {
 	local host
-	for host in srun slurmctld slurmd munged; do
+	for host in srun sinfo slurmctld slurmd munged; do
 		command -v "$host" >/dev/null || { echo "no $host here (packages slurm-client, slurmctld, slurmd, munge)" && return 77; }
 	done
 	(umask 077 && head -c 128 /dev/urandom >"$BED/munge.key") || return 1
@@ -156,9 +156,13 @@ slurm_hosts()
 	for host in "${BED_HOSTS[@]}"; do
 		bed_on "$host" env SLURM_CONF="$BED/slurm.conf" slurmd -D -N "$host" >"$OUT/slurmd.$host" 2>&1 </dev/null &
 	done
+	# srun gives a controller that is not there yet 10 s.
+	# shellcheck disable=SC2016
+	bed_on alpha timeout "$LIMIT" env SLURM_CONF="$BED/slurm.conf" bash -c 'until [ "$(sinfo -h -t idle -o %D 2>&1)" = 2 ]; do sleep 0.2; done' ||
+		{ tail -n 5 "$OUT"/slurm* && echo "the nodes of Slurm do not become idle" && return 1; }
 }
 
-# srun itself, from alpha; it waits for the nodes
+# srun itself, from alpha
 srun_itself()
 {
 	slurm_hosts || return
