@@ -39,6 +39,15 @@ EPF_DEV_FN uint64_t epf_ld_acquire_sys(const uint64_t *p)
 	return v;
 }
 
+/* Two words of 16 bytes, 16-byte aligned, in one load; each by itself is whole. */
+EPF_DEV_FN void epf_ld2_acquire_sys(const uint64_t *p, uint64_t v[2])
+{
+	asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];"
+		     : "=l"(v[0]), "=l"(v[1])
+		     : "l"(p)
+		     : "memory");
+}
+
 EPF_DEV_FN uint64_t epf_ld_relaxed_gpu(const uint64_t *p)
 {
 	uint64_t v;
@@ -94,6 +103,11 @@ EPF_DEV_FN void epf_st32_relaxed_gpu(uint32_t *p, uint32_t v)
 EPF_DEV_FN void epf_st32_relaxed_sys(uint32_t *p, uint32_t v)
 {
 	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+EPF_DEV_FN void epf_st16_relaxed_sys(uint16_t *p, uint16_t v)
+{
+	asm volatile("st.relaxed.sys.global.u16 [%0], %1;" ::"l"(p), "h"(v) : "memory");
 }
 
 EPF_DEV_FN void epf_st32_release_gpu(uint32_t *p, uint32_t v)
@@ -297,6 +311,12 @@ EPF_DEV_FN uint64_t epf_ld_acquire_sys(const uint64_t *p)
 	return __hip_atomic_load(p, __ATOMIC_ACQUIRE, EPF_HIP_SYS);
 }
 
+EPF_DEV_FN void epf_ld2_acquire_sys(const uint64_t *p, uint64_t v[2])
+{
+	v[0] = __hip_atomic_load(p, __ATOMIC_ACQUIRE, EPF_HIP_SYS);
+	v[1] = __hip_atomic_load(p + 1, __ATOMIC_ACQUIRE, EPF_HIP_SYS);
+}
+
 EPF_DEV_FN uint64_t epf_ld_relaxed_gpu(const uint64_t *p)
 {
 	return __hip_atomic_load(p, __ATOMIC_RELAXED, EPF_HIP_GPU);
@@ -338,6 +358,11 @@ EPF_DEV_FN void epf_st32_relaxed_gpu(uint32_t *p, uint32_t v)
 }
 
 EPF_DEV_FN void epf_st32_relaxed_sys(uint32_t *p, uint32_t v)
+{
+	__hip_atomic_store(p, v, __ATOMIC_RELAXED, EPF_HIP_SYS);
+}
+
+EPF_DEV_FN void epf_st16_relaxed_sys(uint16_t *p, uint16_t v)
 {
 	__hip_atomic_store(p, v, __ATOMIC_RELAXED, EPF_HIP_SYS);
 }
@@ -547,10 +572,12 @@ typedef uint32_t epf_lanes;
 # ifdef __SANITIZE_THREAD__ /* it does not model fences: what one orders, it takes from the store or addition behind */
 #  define epf_st_relaxed_sys(p, v)   EPF_STORE_RELEASE(p, v)
 #  define epf_st32_relaxed_sys(p, v) EPF_STORE_RELEASE(p, v)
+#  define epf_st16_relaxed_sys(p, v) EPF_STORE_RELEASE(p, v)
 #  define epf_add_gpu(p, v)          __atomic_fetch_add(p, v, __ATOMIC_RELEASE)
 # else
 #  define epf_st_relaxed_sys(p, v)   EPF_STORE_RELAXED(p, v)
 #  define epf_st32_relaxed_sys(p, v) EPF_STORE_RELAXED(p, v)
+#  define epf_st16_relaxed_sys(p, v) EPF_STORE_RELAXED(p, v)
 #  define epf_add_gpu(p, v)          __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
 # endif
 # define epf_st_relaxed_gpu(p, v)     EPF_STORE_RELAXED(p, v)
@@ -583,6 +610,12 @@ typedef uint32_t epf_lanes;
 # define epf_pause()                  ((void)0)
 /* Threads may be more than CPUs. */
 # define epf_relax()                  (epf_host_relax ? epf_host_relax() : (void)sched_yield())
+
+EPF_DEV_FN void epf_ld2_acquire_sys(const uint64_t *p, uint64_t v[2])
+{
+	v[0] = EPF_LOAD_ACQUIRE(p);
+	v[1] = EPF_LOAD_ACQUIRE(p + 1);
+}
 
 EPF_DEV_FN void epf_max_gpu(uint64_t *p, uint64_t v)
 {

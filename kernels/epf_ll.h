@@ -110,7 +110,7 @@ struct epf_ll_options {
 	uint64_t
 		timeout_ns; /* a RECV half waits so long for each rank; 0: the setting gpu-timeout */
 	uint32_t
-		blocks; /* thread blocks (multiprocessors) of a launch; 0: chosen. CPU: no effect */
+		blocks; /* thread blocks (multiprocessors) of a launch, at most 256; 0: chosen. CPU: no effect */
 	uint32_t reserved; /* 0 */
 	/*
 	 * NULL, or [ranks]: where this process, or this GPU, can store to the communication memory of rank r, NULL: it cannot.

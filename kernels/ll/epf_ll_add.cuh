@@ -98,10 +98,16 @@ EPF_DEV_FN void ll_sum_store(const struct ll_job *j, const struct ll_sum *s, uin
 	struct ll_vec *out = LL_AT(struct ll_vec, to);
 
 	LL_UNROLL
-	for (uint32_t i = 0; i < LL_SPAN_SUMS; i++)
-		for (uint32_t c = 0; c < 4u && i < span && at + i * LL_LANES < j->hidden / 8u; c++)
-			out[at + i * LL_LANES].w[c] = ll_to_bf16(s->acc[i][2u * c]) |
-						      ll_to_bf16(s->acc[i][2u * c + 1u]) << 16;
+	for (uint32_t i = 0; i < LL_SPAN_SUMS; i++) {
+		struct ll_vec v;
+
+		/* One store of 16 bytes: four of 4 cross NVLink as four packets. */
+		if (i >= span || at + i * LL_LANES >= j->hidden / 8u)
+			continue;
+		for (uint32_t c = 0; c < 4u; c++)
+			v.w[c] = ll_to_bf16_pair(s->acc[i][2u * c], s->acc[i][2u * c + 1u]);
+		out[at + i * LL_LANES] = v;
+	}
 }
 
 /* Pieces of a row of sums. */

@@ -146,12 +146,13 @@ EPF_DEV_FN int ll_push_home(const struct ll_job *j, struct epf_dev *d, uint32_t 
 	return rc ? rc : ll_tell(j, d, LL_COMBINE, set, rank, puts);
 }
 
-EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint32_t set, int partial)
+EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint64_t calls, int partial)
 {
+	uint32_t set = (uint32_t)(calls & 1u);
 	struct epf_dev d;
 	int rc = 0;
 
-	ll_tell_direct(j, LL_COMBINE, set);
+	ll_tell_words(j, LL_COMBINE, calls, 0, 1);
 	if (!ll_any_remote(j))
 		return;
 	epf_warp_fence();
@@ -195,10 +196,14 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j, int partial)
 	if (forms & LL_AS_SUMS)
 		ll_sum_and_return(j, calls);
 	ll_phase(tally, EPF_WHY_LL_COMBINE_SEND, EPF_WHY_MOVE);
+	if (!j->commands) {
+		ll_tell_each(j, LL_COMBINE, calls);
+		return;
+	}
 	if (!ll_last_block(j, LL_COMBINE, LL_SENDING))
 		return;
 	if (epf_thread_in_block() < LL_LANES)
-		ll_push_combine(j, set, partial);
+		ll_push_combine(j, calls, partial);
 	if (epf_thread_in_block() == 0)
 		ll_count_call(j, LL_COMBINE, LL_SENDING, calls);
 }
@@ -252,7 +257,7 @@ EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t tok
 	ll_sum_store(j, &s, span, j->out + (uint64_t)token * j->hidden * 2u, at);
 }
 
-/* All sums. log and partial are known when this is compiled, so that the other forms cost nothing. some: of ll_wait_all(). */
+/* All sums. log and partial are known when this is compiled, so that the other forms cost nothing. some: of ll_wait(). */
 EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int partial, int some)
 {
 	uint32_t pieces = ll_sum_pieces(j, partial ? LL_SPAN_SUMS : LL_SPAN);
@@ -267,10 +272,11 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
 	uint64_t home = j->base + j->lay.home[calls & 1u];
 	uint64_t tally = ll_tally(j, calls);
-	int some;
+	int some, last;
 
 	ll_count_half(tally, EPF_WHY_LL_COMBINE_RECV);
-	some = ll_wait_all(j, LL_COMBINE, calls);
+	some = ll_wait(j, LL_COMBINE, calls);
+	last = ll_arrive(j, LL_COMBINE);
 	ll_phase(tally, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_WAIT);
 	if (partial && ll_sums_for(j, j->rank))
 		ll_sum_all(j, home, 0, 1, some);
@@ -279,7 +285,7 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 	else
 		ll_sum_all(j, home, 0, 0, some);
 	ll_phase(tally, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_COPY);
-	ll_received(j, LL_COMBINE, calls);
+	ll_arrived(j, LL_COMBINE, calls, last);
 }
 
 /* The halves that are wanted. Both: every block sends its share before any of them waits. */

@@ -270,7 +270,7 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint64_t calls)
 	struct epf_dev d;
 	int rc = 0;
 
-	ll_tell_words(j, calls, 0, 1);
+	ll_tell_words(j, LL_DISPATCH, calls, 0, 1);
 	if (!ll_any_remote(j))
 		return;
 	epf_warp_fence();
@@ -284,16 +284,15 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint64_t calls)
 	ll_sent(j, &d, LL_DISPATCH, set);
 }
 
-/* The share of a warp, of so many, in what has to be written. */
-EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t warp, uint32_t warps,
-			      uint64_t tally)
+/* The share of this warp in what has to be written. */
+EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint64_t tally)
 {
 	uint32_t experts = j->local * j->ranks, words = ll_bitmap_words(j->tokens_max);
 	uint32_t pieces = ll_pieces(j->hidden);
 	uint32_t told = experts + words * j->ranks;
 
 	/* What takes longest begins first. */
-	for (uint32_t i = warp; i < told + j->tokens * pieces; i += warps) {
+	for (uint32_t i = ll_warp(j); i < told + j->tokens * pieces; i += ll_warps(j)) {
 		if (i < experts)
 			ll_tell_expert(j, set, i, tally);
 		else if (i < told)
@@ -305,14 +304,9 @@ EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint32_t war
 
 EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j, uint64_t calls, uint64_t tally)
 {
-	uint32_t set = (uint32_t)(calls & 1u), blocks = j->tellers ? j->tellers : j->blocks;
-
-	if (epf_block_number() >= blocks)
-		return;
-	ll_send_items(j, set, epf_thread_in_block() / LL_LANES * blocks + epf_block_number(),
-		      blocks * (j->threads / LL_LANES), tally);
-	if (j->tellers) {
-		ll_tell_each(j, calls);
+	ll_send_items(j, (uint32_t)(calls & 1u), tally);
+	if (!j->commands) {
+		ll_tell_each(j, LL_DISPATCH, calls);
 		return;
 	}
 	if (!ll_last_block(j, LL_DISPATCH, LL_SENDING))
@@ -331,7 +325,7 @@ EPF_DEV_FN const uint32_t *ll_inote(const struct ll_job *j, uint32_t set, uint32
 		     j->base + j->lay.inotes[set] + (uint64_t)rank * j->lay.note_bytes);
 }
 
-/* Rows of a rank for a local expert; one that is masked has none. A count no sender can mean counts as none too. some: of ll_wait_all(). */
+/* Rows of a rank for a local expert; one that is masked has none. A count no sender can mean counts as none too. some: of ll_wait(). */
 EPF_DEV_FN uint32_t ll_rows_from(const struct ll_job *j, uint32_t set, uint32_t rank,
 				 uint32_t expert, int some)
 {
@@ -543,7 +537,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j, uint64_t calls, uint64_
 	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(j->hidden);
 	uint32_t items = j->local + j->ranks * j->tokens_max * pieces;
 	uint32_t row = (ll_warp(j) - j->local) / pieces, rank = row / j->tokens_max;
-	int some = ll_wait_dispatch(j, calls), last = ll_arrive(j);
+	int some = ll_wait(j, LL_DISPATCH, calls), last = ll_arrive(j, LL_DISPATCH);
 
 	ll_phase(tally, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_WAIT);
 	/* What the first item is was found before the wait. */
@@ -558,7 +552,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j, uint64_t calls, uint64_
 			ll_unpack(j, set, rank, row - rank * j->tokens_max,
 				  i - j->local - row * pieces, some);
 	}
-	ll_arrived(j, calls, last);
+	ll_arrived(j, LL_DISPATCH, calls, last);
 }
 
 /* The halves that are wanted. Both: every block sends its share before any of them waits. */

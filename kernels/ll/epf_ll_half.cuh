@@ -6,8 +6,7 @@
  * A half of a call is one kernel. Its blocks share work by warps (ll_warp(), ll_warps()). Which set of buffers it uses is the number of halves
  * of its kind that have run, modulo 2: read by all blocks at the start, moved on by the last one at the end.
  *
- * Only block 0 waits for other ranks, so that one thread polls each word; the other blocks look at a word of device memory, which it sets when the
- * waits are over. They need block 0 to run, and it was started first.
+ * Block 0 judges whether a rank is late. How the others learn of what has come: epf_ll_words.cuh.
  */
 #ifndef EPF_KERNELS_LL_HALF_CUH
 #define EPF_KERNELS_LL_HALF_CUH
@@ -84,7 +83,7 @@ EPF_DEV_FN uint32_t ll_signal(const struct ll_job *j, uint32_t kind, uint32_t se
 
 EPF_DEV_FN uint64_t ll_flag_at(const struct ll_job *j, uint32_t kind, uint32_t set, uint32_t from)
 {
-	return j->lay.flags + (uint64_t)((kind * 2u + set) * j->ranks + from) * LL_LINE;
+	return j->lay.flags + (uint64_t)((kind * 2u + set) * j->ranks + from) * LL_FLAG_BYTES;
 }
 
 /* Where src_row has the number of a rank's tokens. */
@@ -117,8 +116,8 @@ EPF_DEV_FN int ll_takes_part(const struct ll_job *j, uint32_t kind, uint32_t ran
 /* ---- the end of a half ---- */
 
 /*
- * 1 in all threads of the block that ends last. What every block wrote is visible to those of its threads that make a fence, because each block makes one in
- * front of its count. A RECV half is spared that where no commands are sent: then nothing of it is for the last block.
+ * 1 in all threads of the block that ends last, of a half with commands. What every block wrote is visible to those of its threads that make a fence, because each
+ * block makes one in front of its count.
  */
 EPF_DEV_FN int ll_last_block(const struct ll_job *j, uint32_t kind, uint32_t half)
 {
@@ -127,8 +126,7 @@ EPF_DEV_FN int ll_last_block(const struct ll_job *j, uint32_t kind, uint32_t hal
 
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0) {
-		if (half == LL_SENDING || j->commands)
-			epf_fence_gpu();
+		epf_fence_gpu();
 		last = epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
 		if (last)
 			epf_st_relaxed_gpu(done, 0);
@@ -258,41 +256,7 @@ EPF_DEV_COLD uint32_t ll_wait_rank(const struct ll_job *j, uint32_t kind, uint32
 	return p->live[kind];
 }
 
-/*
- * Waits until what every rank sends to this one in call number `calls` is here, or the rank is masked. All threads of all blocks call it; behind it they see
- * what has come. Returns 0: of all ranks; 1: ll_peer.live says of which, see ll_is_live().
- */
-EPF_DEV_FN int ll_wait_all(const struct ll_job *j, uint32_t kind, uint64_t calls)
-{
-	uint64_t *go = &ll_state_of(j)->go[kind];
-	uint32_t set = (uint32_t)(calls & 1u);
-	uint64_t said = 0;
-	EPF_DEV_SHARED int missing;
-
-	if (epf_block_number() == 0) {
-		struct ll_clock clock = ll_clock_start();
-
-		if (epf_thread_in_block() == 0)
-			missing = 0;
-		epf_block_barrier();
-		for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
-			if (ll_takes_part(j, kind, r) && !ll_wait_rank(j, kind, set, r, &clock))
-				missing = 1;
-		epf_block_barrier();
-		said = (calls + 1u) << 1 | (uint64_t)missing;
-		if (epf_thread_in_block() == 0)
-			epf_st_release_gpu(go, said);
-	} else if (epf_thread_in_block() == 0) {
-		while (said >> 1 != calls + 1u) {
-			said = epf_ld_acquire_gpu(go);
-			if (said >> 1 != calls + 1u)
-				epf_pause();
-		}
-	}
-	return epf_block_result((int)(said & 1u));
-}
-
-/* Is what this rank sends in the call here? some: what ll_wait_all() returned. */
+/* Is what this rank sends in the call here? some: what ll_wait() returned. */
 EPF_DEV_FN int ll_is_live(const struct ll_job *j, uint32_t kind, uint32_t rank, int some)
 {
 	return !some || ll_peer_of(j, rank)->live[kind] != 0;
@@ -339,17 +303,15 @@ EPF_DEV_FN void ll_phase(uint64_t tally, uint32_t call, uint32_t phase)
 		tally_phase(tally, call, phase);
 }
 
-/* Ends a RECV half; all threads of all blocks. The own commands have had the time of the unpacking to retire. */
+/* Ends a RECV half with commands; all threads of all blocks. The own ones have had the time of the unpacking to retire. */
 EPF_DEV_FN void ll_received(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
 	if (!ll_last_block(j, kind, LL_RECEIVING) || epf_thread_in_block() != 0)
 		return;
-	if (j->commands) {
-		epf_fence_gpu();
-		ll_wait_own(j, kind, (uint32_t)(calls & 1u));
-		if (kind == LL_COMBINE)
-			ll_wait_own(j, LL_WEIGHTS, (uint32_t)(calls & 1u));
-	}
+	epf_fence_gpu();
+	ll_wait_own(j, kind, (uint32_t)(calls & 1u));
+	if (kind == LL_COMBINE)
+		ll_wait_own(j, LL_WEIGHTS, (uint32_t)(calls & 1u));
 	ll_count_call(j, kind, LL_RECEIVING, calls);
 }
 

@@ -41,8 +41,7 @@ EPF_DEV_FN void ll_meet(const struct ll_job *j, uint32_t meeting)
 }
 
 /*
- * What has come so far counts as seen; the words of dispatches, which are the lines of its two sets, hold no call; all kinds begin with set 0 and nothing
- * owed.
+ * What has come so far counts as seen; words, which lie in front of the flags of meetings, hold no call; all kinds begin with set 0 and nothing owed.
  */
 EPF_DEV_FN void ll_forget(const struct ll_job *j)
 {
@@ -52,17 +51,13 @@ EPF_DEV_FN void ll_forget(const struct ll_job *j)
 		struct ll_peer *p = ll_peer_of(j, r);
 
 		p->owed[0] = p->owed[1] = 0;
-		for (uint32_t i = 0; i < LL_MEET * 2u; i++)
-			p->seen[i / 2u][i % 2u] =
-				p->direct ? epf_ld_acquire_sys(LL_AT(
-						    const uint64_t,
-						    j->base + ll_flag_at(j, i / 2u, i % 2u, r)))
-					  : epf_ld_acquire_sys(epf_dev_signal_word(
-						    ll_ctx(j), ll_signal(j, i / 2u, i % 2u, r)));
+		for (uint32_t i = 0; i < LL_MEET * 2u && !p->direct; i++)
+			p->seen[i / 2u][i % 2u] = epf_ld_acquire_sys(
+				epf_dev_signal_word(ll_ctx(j), ll_signal(j, i / 2u, i % 2u, r)));
 	}
-	for (uint32_t i = epf_thread_in_block(); i < 2u * j->ranks * LL_WORDS; i += j->threads)
-		epf_st32_relaxed_gpu(
-			LL_AT(uint32_t, j->base + ll_flag_at(j, LL_DISPATCH, 0, 0)) + i, 0);
+	for (uint32_t i = epf_thread_in_block(); i < ll_flag_at(j, LL_MEET, 0, 0) / 8u;
+	     i += j->threads)
+		epf_st_relaxed_gpu(LL_AT(uint64_t, j->base) + i, 0);
 	if (epf_thread_in_block() != 0)
 		return;
 	for (uint32_t i = 0; i < LL_MEET * 2u; i++) {

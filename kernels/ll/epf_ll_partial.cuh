@@ -107,7 +107,8 @@ EPF_DEV_FN void ll_push_terms(const struct ll_job *j, uint32_t set)
 /* Block 0 announces them, each thread two entries at once. */
 EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
 {
-	uint32_t set = (uint32_t)(ll_calls(j, LL_COMBINE, LL_SENDING) & 1u);
+	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
+	uint32_t set = (uint32_t)(calls & 1u);
 	uint32_t entries = j->tokens * j->topk;
 	uint64_t next;
 
@@ -128,7 +129,7 @@ EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
 	epf_block_barrier();
 	if (epf_thread_in_block() >= LL_LANES)
 		return;
-	ll_tell_direct(j, LL_WEIGHTS, set);
+	ll_tell_words(j, LL_WEIGHTS, calls, 0, 1);
 	if (ll_any_remote(j))
 		ll_push_terms(j, set);
 }
@@ -179,7 +180,7 @@ EPF_DEV_FN uint64_t ll_sum_to(const struct ll_job *j, uint32_t set, uint32_t ran
 	return row == UINT32_MAX ? 0 : j->base + j->out_at + row * row_bytes;
 }
 
-/* Tokens of a rank, as its terms say; some: of ll_wait_all(). */
+/* Tokens of a rank, as its terms say; some: of ll_wait(). */
 EPF_DEV_FN uint32_t ll_tokens_of(const struct ll_job *j, uint32_t set, uint32_t rank, int some)
 {
 	uint32_t n;
@@ -262,7 +263,7 @@ EPF_DEV_FN void ll_sum_and_return(const struct ll_job *j, uint64_t calls)
 	uint32_t set = (uint32_t)(calls & 1u);
 
 	ll_sum_own(j, set);
-	ll_sum_others(j, set, ll_wait_all(j, LL_WEIGHTS, calls));
+	ll_sum_others(j, set, ll_wait(j, LL_WEIGHTS, calls));
 }
 
 /* All sums for a rank reached over the command path, one lane per token; a warp. */

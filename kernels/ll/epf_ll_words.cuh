@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a dispatch is announced to ranks reached by plain stores, and how all blocks of a RECV half learn of it.
+ * How what a half sends is announced to ranks reached by plain stores, and how all blocks learn of it.
  *
- * Each pair of ranks has a line of LL_WORDS words for each set. A dispatch is announced when all of them hold its number. With few tokens the blocks that send
- * write their share of the words each, behind a separate fence, and nobody counts blocks in between; with many the last block writes them all.
+ * Each pair of ranks has LL_WORDS words for each kind and set. A call is announced when all of them hold its number. The blocks that send write their share of the
+ * words each, behind a fence of their own, so that nobody counts blocks in between; where commands are sent, the last block writes them all.
  *
  * Where no commands are used every block looks at the words itself. Who judges that a rank is late is block 0 alone, and all blocks must agree: before it
  * does, it says that it is about to (LL_CLOSING), lets all loads that are under way end, and looks again. A block looks at that mark whenever it looks at
@@ -17,62 +17,72 @@
 
 #define LL_CLOSING    (UINT64_C(1) << 63)
 #define LL_LAST_LOOKS 4096u /* more than a millisecond: no load takes so long */
+#define LL_LOOK       8u    /* words that a lane reads at once */
+#define LL_AHEAD_MOST \
+ 255u /* a rank that others wait for is a call ahead at most; further off means long ago */
 
-/* What the words of a dispatch hold, as the calls of its half before it count. */
-EPF_DEV_FN uint32_t ll_word(uint64_t calls)
+/* Written one by one, read eight at a time. */
+typedef uint16_t ll_word_t __attribute__((may_alias));
+
+/* What the words of a call hold, as the calls of its half before it count. */
+EPF_DEV_FN uint16_t ll_word(uint64_t calls)
 {
-	return (uint32_t)(calls / 2u) + 1u;
+	return (uint16_t)(calls / 2u + 1u);
 }
 
 /* This rank's words in the memory of a rank, or in its own those of a rank. */
-EPF_DEV_FN uint32_t *ll_words(const struct ll_job *j, uint64_t memory, uint32_t set, uint32_t from)
+EPF_DEV_FN uint64_t ll_words(const struct ll_job *j, uint64_t memory, uint32_t kind, uint32_t set,
+			     uint32_t from)
 {
-	return LL_AT(uint32_t, memory + ll_flag_at(j, LL_DISPATCH, set, from));
+	return memory + ll_flag_at(j, kind, set, from);
 }
 
 /* ---- sending ---- */
 
 /*
- * Writes words first, first + step, ... of all ranks that are reached by plain stores; a warp, behind a barrier of its block: each lane releases what the
+ * Writes the words of block `teller` of so many at all ranks that are reached by plain stores; a warp, behind a barrier of its block: each lane releases what the
  * block has written.
  */
-EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint64_t calls, uint32_t first, uint32_t step)
+EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint32_t kind, uint64_t calls,
+			      uint32_t teller, uint32_t tellers)
 {
-	uint32_t set = (uint32_t)(calls & 1u), each = (LL_WORDS - first + step - 1u) / step;
+	uint32_t first = LL_WORDS * teller / tellers, set = (uint32_t)(calls & 1u);
+	uint32_t each = LL_WORDS * (teller + 1u) / tellers - first;
 
+	LL_ROLLED
 	for (uint32_t i = 0; i < each * j->ranks; i += LL_LANES) {
-		uint32_t at = i + epf_lane();
-		struct ll_peer *p = ll_peer_of(j, at / each < j->ranks ? at / each : j->rank);
-		uint64_t to = at / each < j->ranks && !p->masked ? p->direct : 0;
+		uint32_t at = i + epf_lane(), rank = at / each;
+		struct ll_peer *p = ll_peer_of(j, rank < j->ranks ? rank : j->rank);
+		uint64_t to = rank < j->ranks && !p->masked ? p->direct : 0;
 
 		/* Behind what is read above, so that both take their time together. */
 		if (i == 0)
 			epf_fence_sys();
 		if (to)
-			epf_st32_relaxed_sys(ll_words(j, to, set, j->rank) + first +
-						     at % each * step,
+			epf_st16_relaxed_sys(LL_AT(ll_word_t, ll_words(j, to, kind, set, j->rank)) +
+						     first + at % each,
 					     ll_word(calls));
 	}
 }
 
 /*
- * Ends a SEND half whose blocks tell each by itself. The count of blocks only guards the number of calls, which all threads have read in front of the barrier;
- * it is under way while the fence waits.
+ * Ends a SEND half that sends no commands; all threads of all blocks. The count of blocks only guards the number of calls, which all threads have read in front
+ * of the barrier; it is under way while the fence waits.
  */
-EPF_DEV_FN void ll_tell_each(const struct ll_job *j, uint64_t calls)
+EPF_DEV_FN void ll_tell_each(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
-	uint64_t *done = &ll_state_of(j)->done[LL_DISPATCH][LL_SENDING];
+	uint64_t *done = &ll_state_of(j)->done[kind][LL_SENDING];
 	uint64_t before = 0;
 
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0)
 		before = epf_add_gpu(done, 1);
 	if (epf_thread_in_block() < LL_LANES)
-		ll_tell_words(j, calls, epf_block_number(), j->tellers);
-	if (epf_thread_in_block() != 0 || before != (uint64_t)j->tellers - 1u)
+		ll_tell_words(j, kind, calls, epf_block_number(), j->blocks);
+	if (epf_thread_in_block() != 0 || before != (uint64_t)j->blocks - 1u)
 		return;
 	epf_st_relaxed_gpu(done, 0);
-	ll_count_call(j, LL_DISPATCH, LL_SENDING, calls);
+	ll_count_call(j, kind, LL_SENDING, calls);
 }
 
 /* ---- receiving ---- */
@@ -83,17 +93,27 @@ enum ll_look {
 	LL_LATER = 2, /* of a later call */
 };
 
-/* Is everything here that a rank sends in this dispatch? A warp; behind LL_HERE its lanes together see what that rank has written. */
-EPF_DEV_FN enum ll_look ll_look(const struct ll_job *j, uint64_t calls, uint32_t rank)
+/* Is everything here that a rank sends in this call? A warp; behind LL_HERE its lanes together see what that rank has written. */
+EPF_DEV_FN enum ll_look ll_look(const struct ll_job *j, uint32_t kind, uint64_t calls,
+				uint32_t rank)
 {
-	const uint32_t *words = ll_words(j, j->base, (uint32_t)(calls & 1u), rank);
+	const uint64_t *words =
+		LL_AT(const uint64_t, ll_words(j, j->base, kind, (uint32_t)(calls & 1u), rank));
+	uint64_t all = ll_word(calls) * UINT64_C(0x0001000100010001);
 	int behind = 0, ahead = 0;
 
-	for (uint32_t i = epf_lane(); i < LL_WORDS; i += LL_LANES) {
-		int32_t off = (int32_t)(epf_ld32_acquire_sys(&words[i]) - ll_word(calls));
+	for (uint32_t i = epf_lane(); i < LL_WORDS / LL_LOOK; i += LL_LANES) {
+		uint64_t v[2];
 
-		behind |= off < 0;
-		ahead |= off > 0;
+		epf_ld2_acquire_sys(words + i * 2u, v);
+		LL_ROLLED
+		for (uint32_t b = 0; b < LL_LOOK && (v[0] != all || v[1] != all); b++) {
+			uint16_t word = (uint16_t)(v[b / 4u] >> (b % 4u * 16u));
+			uint16_t off = (uint16_t)(word - ll_word(calls));
+
+			ahead |= off && off <= LL_AHEAD_MOST;
+			behind |= off > LL_AHEAD_MOST;
+		}
 	}
 	if (epf_lanes_where(ahead))
 		return LL_LATER;
@@ -110,34 +130,34 @@ EPF_DEV_FN int ll_is_judged(uint64_t go, uint64_t calls)
  * Waits for one rank that is reached by plain stores; a warp of block 0. look: what it saw first. Sets *closed if the other blocks must wait for the
  * judgement.
  */
-EPF_DEV_FN enum ll_look ll_await_words(const struct ll_job *j, uint64_t calls, uint32_t rank,
-				       enum ll_look look, struct ll_clock *clock, int *closed)
+EPF_DEV_COLD enum ll_look ll_await_words(const struct ll_job *j, uint32_t kind, uint64_t calls,
+					 uint32_t rank, enum ll_look look, struct ll_clock *clock,
+					 int *closed)
 {
-	uint32_t number = ll_signal(j, LL_DISPATCH, (uint32_t)(calls & 1u), rank);
+	uint32_t number = ll_signal(j, kind, (uint32_t)(calls & 1u), rank);
 	int rc = 0;
 
 	while (look == LL_NOT_YET && !rc) {
 		rc = epf_warp_result(epf_lane() == 0 ? ll_clock_tick(j, clock, rank) : 0);
-		look = ll_look(j, calls, rank);
+		look = ll_look(j, kind, calls, rank);
 	}
 	if (look == LL_HERE)
 		return look;
 	*closed = 1;
-	epf_st_relaxed_gpu(&ll_state_of(j)->go[LL_DISPATCH], LL_CLOSING | (calls + 1u) << 1);
+	epf_st_relaxed_gpu(&ll_state_of(j)->go[kind], LL_CLOSING | (calls + 1u) << 1);
 	epf_fence_gpu();
 	for (uint32_t i = 0; i < LL_LAST_LOOKS && look == LL_NOT_YET; i++)
-		look = ll_look(j, calls, rank);
+		look = ll_look(j, kind, calls, rank);
 	if (look == LL_NOT_YET && epf_lane() == 0)
-		ll_mask_late(j, rank, ll_bad_of(rc), rc, number, ll_word(calls),
-			     ll_word(calls) - 1u);
+		ll_mask_late(j, rank, ll_bad_of(rc), rc, number, calls / 2u + 1u, calls / 2u);
 	if (look == LL_LATER && epf_lane() == 0)
-		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, ll_word(calls),
-			     ll_word(calls) + 1u);
+		ll_mask_late(j, rank, LL_BAD_STEP, EPF_GPU_LIMIT, number, calls / 2u + 1u,
+			     calls / 2u + 2u);
 	return look;
 }
 
 /* Waits for one rank; a warp of block 0. 1: what it sends is here. What it reads first travels together with the words. */
-EPF_DEV_FN int ll_judge_rank(const struct ll_job *j, uint64_t calls, uint32_t rank,
+EPF_DEV_FN int ll_judge_rank(const struct ll_job *j, uint32_t kind, uint64_t calls, uint32_t rank,
 			     struct ll_clock *clock, int *closed)
 {
 	struct ll_peer *p = ll_peer_of(j, rank);
@@ -145,18 +165,18 @@ EPF_DEV_FN int ll_judge_rank(const struct ll_job *j, uint64_t calls, uint32_t ra
 	enum ll_look look;
 
 	if (j->commands && !p->direct)
-		return epf_warp_result(epf_lane() == 0 ? (int)ll_wait_rank(j, LL_DISPATCH,
-									   (uint32_t)(calls & 1u),
-									   rank, clock)
-						       : 0);
-	look = ll_look(j, calls, rank);
+		return epf_warp_result(
+			epf_lane() == 0
+				? (int)ll_wait_rank(j, kind, (uint32_t)(calls & 1u), rank, clock)
+				: 0);
+	look = ll_look(j, kind, calls, rank);
 	if (!masked) {
-		here = ll_await_words(j, calls, rank, look, clock, closed) == LL_HERE;
+		here = ll_await_words(j, kind, calls, rank, look, clock, closed) == LL_HERE;
 		if (epf_lane() == 0)
-			ll_add_wait(j, LL_DISPATCH, rank, clock);
+			ll_add_wait(j, kind, rank, clock);
 	}
 	if (epf_lane() == 0)
-		p->live[LL_DISPATCH] = (uint32_t)here;
+		p->live[kind] = (uint32_t)here;
 	return here;
 }
 
@@ -178,7 +198,7 @@ EPF_DEV_COLD void ll_tell_owed(const struct ll_job *j, uint64_t calls, uint32_t 
 }
 
 /* Block 0: waits for all ranks, a warp each, and releases the other blocks where they do not look themselves or cannot. */
-EPF_DEV_FN int ll_judge(const struct ll_job *j, uint64_t calls)
+EPF_DEV_FN int ll_judge(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
 	struct ll_clock clock = ll_clock_start();
 	EPF_DEV_SHARED int missing, closed;
@@ -189,9 +209,11 @@ EPF_DEV_FN int ll_judge(const struct ll_job *j, uint64_t calls)
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block() / LL_LANES; r < j->ranks;
 	     r += j->threads / LL_LANES) {
-		uint64_t owed = epf_ld_relaxed_gpu(ll_owed(j, calls, r));
+		uint64_t owed = kind == LL_DISPATCH ? epf_ld_relaxed_gpu(ll_owed(j, calls, r)) : 0;
 
-		if (!ll_judge_rank(j, calls, r, &clock, &close) && epf_lane() == 0)
+		if (!ll_takes_part(j, kind, r))
+			continue;
+		if (!ll_judge_rank(j, kind, calls, r, &clock, &close) && epf_lane() == 0)
 			missing = 1;
 		if (close && epf_lane() == 0)
 			closed = 1;
@@ -200,7 +222,7 @@ EPF_DEV_FN int ll_judge(const struct ll_job *j, uint64_t calls)
 	}
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0 && (j->commands || missing || closed))
-		epf_st_release_gpu(&ll_state_of(j)->go[LL_DISPATCH],
+		epf_st_release_gpu(&ll_state_of(j)->go[kind],
 				   (calls + 1u) << 1 | (uint64_t)missing);
 	return missing;
 }
@@ -209,14 +231,14 @@ EPF_DEV_FN int ll_judge(const struct ll_job *j, uint64_t calls)
  * Looks for the words of one rank; a warp of another block. 1: they are here; 0: block 0 has to be asked. Words of a later call count as here: then ranks
  * are out of step, block 0 says so, and nobody must wait for what will not arrive.
  */
-EPF_DEV_FN int ll_see(const struct ll_job *j, uint64_t calls, uint32_t rank)
+EPF_DEV_FN int ll_see(const struct ll_job *j, uint32_t kind, uint64_t calls, uint32_t rank)
 {
-	const uint64_t *go = &ll_state_of(j)->go[LL_DISPATCH];
+	const uint64_t *go = &ll_state_of(j)->go[kind];
 	int masked = ll_masked(j, rank);
 
 	for (;;) {
 		uint64_t said = epf_ld_relaxed_gpu(go);
-		enum ll_look look = ll_look(j, calls, rank);
+		enum ll_look look = ll_look(j, kind, calls, rank);
 
 		if (masked || ll_is_judged(said & ~LL_CLOSING, calls))
 			return 0;
@@ -227,9 +249,9 @@ EPF_DEV_FN int ll_see(const struct ll_job *j, uint64_t calls, uint32_t rank)
 }
 
 /* The other blocks. */
-EPF_DEV_FN int ll_follow(const struct ll_job *j, uint64_t calls)
+EPF_DEV_FN int ll_follow(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
-	const uint64_t *go = &ll_state_of(j)->go[LL_DISPATCH];
+	const uint64_t *go = &ll_state_of(j)->go[kind];
 	EPF_DEV_SHARED int ask;
 	uint64_t said = 0;
 
@@ -238,7 +260,7 @@ EPF_DEV_FN int ll_follow(const struct ll_job *j, uint64_t calls)
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block() / LL_LANES; r < j->ranks && !j->commands;
 	     r += j->threads / LL_LANES)
-		if (!ll_see(j, calls, r) && epf_lane() == 0)
+		if (ll_takes_part(j, kind, r) && !ll_see(j, kind, calls, r) && epf_lane() == 0)
 			ask = 1;
 	epf_block_barrier();
 	if (!ask)
@@ -253,32 +275,35 @@ EPF_DEV_FN int ll_follow(const struct ll_job *j, uint64_t calls)
 	return epf_block_result((int)(said & 1u));
 }
 
-/* ll_wait_all() of a dispatch. */
-EPF_DEV_FN int ll_wait_dispatch(const struct ll_job *j, uint64_t calls)
+/*
+ * Waits until what every rank sends to this one in call number `calls` of a kind is here, or the rank is masked. All threads of all blocks call it; behind it they
+ * see what has come. Returns 0: of all ranks; 1: ll_peer.live says of which, see ll_is_live().
+ */
+EPF_DEV_FN int ll_wait(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
-	return epf_block_number() == 0 ? ll_judge(j, calls) : ll_follow(j, calls);
+	return epf_block_number() == 0 ? ll_judge(j, kind, calls) : ll_follow(j, kind, calls);
 }
 
 /*
  * Counts the blocks of a RECV half that have read what the number of calls guards: 1 in the thread that has to count the call. Where commands are sent
  * ll_received() does it at the end.
  */
-EPF_DEV_FN int ll_arrive(const struct ll_job *j)
+EPF_DEV_FN int ll_arrive(const struct ll_job *j, uint32_t kind)
 {
-	uint64_t *done = &ll_state_of(j)->done[LL_DISPATCH][LL_RECEIVING];
+	uint64_t *done = &ll_state_of(j)->done[kind][LL_RECEIVING];
 
 	return !j->commands && epf_thread_in_block() == 0 &&
 	       epf_add_gpu(done, 1) == (uint64_t)j->blocks - 1u;
 }
 
-EPF_DEV_FN void ll_arrived(const struct ll_job *j, uint64_t calls, int last)
+EPF_DEV_FN void ll_arrived(const struct ll_job *j, uint32_t kind, uint64_t calls, int last)
 {
 	if (j->commands)
-		ll_received(j, LL_DISPATCH, calls);
+		ll_received(j, kind, calls);
 	if (!last)
 		return;
-	epf_st_relaxed_gpu(&ll_state_of(j)->done[LL_DISPATCH][LL_RECEIVING], 0);
-	ll_count_call(j, LL_DISPATCH, LL_RECEIVING, calls);
+	epf_st_relaxed_gpu(&ll_state_of(j)->done[kind][LL_RECEIVING], 0);
+	ll_count_call(j, kind, LL_RECEIVING, calls);
 }
 
 #endif

@@ -15,9 +15,11 @@
 #include <stdint.h>
 
 #define LL_LINE  128u
-#define LL_WORDS 32u  /* of a line: epf_ll_words.cuh */
+#define LL_WORDS 256u /* at least as many as blocks: epf_ll_words.cuh */
 #define LL_TOPK  16u  /* EPF_LL_TOPK_MAX */
 #define LL_BLOCK 128u /* EPF_LL_BLOCK */
+
+#define LL_FLAG_BYTES (LL_WORDS * 2u)
 
 /* Kinds of calls: numbers of signals, flags and counters. */
 enum ll_kind {
@@ -88,7 +90,7 @@ struct ll_entry {
 /* Byte offsets in communication memory; a function of shape and ranks (layout.c). */
 struct ll_layout {
 	uint64_t
-		flags; /* [kind][set][rank], a line each, written by that rank's plain stores: uint64_t; of a dispatch uint32_t [LL_WORDS] */
+		flags; /* [kind][set][rank], LL_FLAG_BYTES each, written by that rank's plain stores: uint16_t [LL_WORDS]; of a meeting uint64_t */
 	uint64_t out[2]; /* [local experts][ranks * tokens_max][hidden]: rows that combine sends */
 	uint64_t stage[2];  /* [tokens_max] rows that dispatch sends */
 	uint64_t notes[2];  /* [rank] notes to that rank */
@@ -164,8 +166,6 @@ struct ll_job {
 	uint32_t halves; /* EPF_LL_SEND, EPF_LL_RECV, LL_TELL */
 	uint32_t
 		commands; /* 1: some rank is reached over the command path; 0: all by plain stores */
-	/* Dispatch: so many blocks make the SEND half, at most LL_WORDS, and each announces its share; 0: all make it, and the last one announces all. */
-	uint32_t tellers;
 	uint64_t x;
 	uint64_t out_at; /* combine: offset of the memory it sends from */
 	uint64_t topk_idx;

@@ -112,20 +112,6 @@ static int check_dispatch(const struct epf_ll_dispatch *d, unsigned halves)
 }
 
 /*
- * How a dispatch is spread: blocks for what may be received, and where this rank has few tokens so few blocks that send that each can tell the others by itself.
- * Waiting until all blocks are through takes a microsecond, which little work does not repay.
- */
-static void spread(const struct epf_ll *ll, struct ll_job *j)
-{
-	uint32_t warps = j->threads / 32u ? j->threads / 32u : 1;
-	uint32_t pieces = (j->hidden + 1023u) / 1024u;
-	uint64_t notes = (uint64_t)ll->ranks * (j->local + ll_bitmap_words(j->tokens_max));
-
-	if (!ll->commands && notes + (uint64_t)j->tokens * pieces <= (uint64_t)LL_WORDS * warps)
-		j->tellers = j->blocks < LL_WORDS ? j->blocks : LL_WORDS;
-}
-
-/*
  * All in one launch where its blocks run side by side: a block that has sent waits for blocks of the same launch. Elsewhere one after the other, so that
  * after each the engine's doorbell word is written.
  */
@@ -180,7 +166,6 @@ int epf_ll_dispatch(struct epf_ll *ll, const struct epf_ll_dispatch *d, unsigned
 	j.layout_range = (uintptr_t)d->layout_range;
 	j.recv_stats = (uintptr_t)d->recv_stats;
 	j.wait_stats = (uintptr_t)d->wait_stats;
-	spread(ll, &j);
 	return launch(ll, LL_K_DISPATCH, &j, halves, stream);
 }
 

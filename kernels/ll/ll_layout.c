@@ -101,7 +101,7 @@ uint64_t epf_ll_head_bytes(uint32_t ranks)
 		(void)ll_fail(-EINVAL, "%u ranks: 1 to %u are possible", ranks, EPF_LL_RANKS_MAX);
 		return 0;
 	}
-	(void)take(&l, 2ull * LL_KINDS * ranks * LL_LINE);
+	(void)take(&l, 2ull * LL_KINDS * ranks * LL_FLAG_BYTES);
 	return l.bytes;
 }
 

@@ -32,12 +32,14 @@ void epf_ll_options_init(struct epf_ll_options *opts)
 
 static int check_options(struct epf *ep, const struct epf_ll_options *o)
 {
-	uint64_t flags = 2ull * LL_KINDS * epf_world(ep) * LL_LINE;
+	uint64_t flags = 2ull * LL_KINDS * epf_world(ep) * LL_FLAG_BYTES;
 	uint64_t signals = (uint64_t)o->first_signal + 2ull * LL_KINDS * epf_world(ep);
 
 	if (o->device < EPF_LL_CPU)
 		return ll_fail(-EINVAL, "device is %d: -1 (CPU) or the number of a GPU is possible",
 			       o->device);
+	if (o->blocks > LL_WORDS)
+		return ll_fail(-EINVAL, "%u blocks: at most %u are possible", o->blocks, LL_WORDS);
 	if (o->bytes < flags)
 		return ll_fail(
 			-EINVAL,
@@ -59,7 +61,7 @@ static int check_options(struct epf *ep, const struct epf_ll_options *o)
 /* Communication memory, zeroed as far as anybody looks at it before it is written. */
 static int make_memory(struct epf_ll *ll)
 {
-	uint64_t flags = 2ull * LL_KINDS * ll->ranks * LL_LINE;
+	uint64_t flags = 2ull * LL_KINDS * ll->ranks * LL_FLAG_BYTES;
 	int err = 0;
 	void *zeros;
 
@@ -98,6 +100,7 @@ uint32_t ll_blocks_for(uint32_t multiprocessors, uint32_t sharing)
 {
 	uint32_t blocks = sharing > 1 ? multiprocessors / (2 * sharing) : multiprocessors;
 
+	blocks = blocks < LL_WORDS ? blocks : LL_WORDS;
 	return blocks ? blocks : 1;
 }
 

@@ -355,11 +355,11 @@ static void arguments_are_checked(void **state)
 	assert_int_equal(epf_ll_combine(ll, &a->c, EPF_LL_BOTH, NULL), 0);
 	assert_int_equal(epf_ll_check(ll), 0);
 	assert_int_equal(epf_ll_size_hint(0, 128, 1, 1), 0);
-	/* Four kinds of flags, two sets of each, a line of 128 bytes a rank. */
+	/* Four kinds of flags, two sets of each, 512 bytes a rank. */
 	assert_int_equal(epf_ll_head_bytes(0), 0);
 	assert_int_equal(epf_ll_head_bytes(EPF_LL_RANKS_MAX + 1), 0);
 	assert_int_equal(epf_ll_head_bytes(1), 4096);
-	assert_int_equal(epf_ll_head_bytes(9), 12288);
+	assert_int_equal(epf_ll_head_bytes(9), 36864);
 	assert_int_equal(epf_ll_size_hint(1, 128, 3, 4), 0);
 	free(a);
 	ll_kit_close(k);
