@@ -152,7 +152,7 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint64_t calls, int part
 	struct epf_dev d;
 	int rc = 0;
 
-	ll_tell_words(j, LL_COMBINE, calls, 0, 1);
+	ll_tell_all(j, LL_COMBINE, calls);
 	if (!ll_any_remote(j))
 		return;
 	epf_warp_fence();
@@ -171,14 +171,13 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint64_t calls, int part
 EPF_DEV_FN void ll_return_all(const struct ll_job *j, uint32_t set, int partial)
 {
 	uint32_t pieces = ll_pieces(j->hidden);
-	uint64_t items = (uint64_t)j->local * j->ranks * pieces;
+	uint32_t items = j->local * j->ranks * pieces;
 
-	for (uint64_t i = ll_warp(j); i < items; i += ll_warps(j)) {
-		uint32_t list = (uint32_t)(i / pieces);
+	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j)) {
+		uint32_t list = i / pieces;
 
 		if (!partial || !ll_sums_for(j, list % j->ranks))
-			ll_return_rows(j, set, list / j->ranks, list % j->ranks,
-				       (uint32_t)(i % pieces));
+			ll_return_rows(j, set, list / j->ranks, list % j->ranks, i % pieces);
 	}
 }
 
@@ -243,18 +242,21 @@ EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t tok
 {
 	uint32_t span = partial ? LL_SPAN_SUMS : LL_SPAN;
 	uint32_t at = piece * LL_LANES * span + epf_lane();
-	struct ll_sum s;
+	uint64_t rows = home + (uint64_t)token * j->topk * ll_stride(j);
+	uint64_t to = j->out + (uint64_t)token * j->hidden * 2u;
+	struct ll_token t;
 
-	ll_sum_begin(&s, span);
-	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
-		uint32_t k = first + epf_lane();
-		struct ll_term mine = partial ? ll_term_of_rank(j, token, k, some)
-					      : ll_term_of(j, token, k, some);
+	LL_UNROLL
+	for (uint32_t i = 0; i < LL_PASSES; i++) {
+		uint32_t k = i * LL_LANES + epf_lane();
 
-		ll_sum_rows(j, &s, span, epf_lanes_where(mine.slot != UINT32_MAX), mine,
-			    home + (uint64_t)token * j->topk * ll_stride(j), at, log);
+		t.term[i] = partial ? ll_term_of_rank(j, token, k, some)
+				    : ll_term_of(j, token, k, some);
 	}
-	ll_sum_store(j, &s, span, j->out + (uint64_t)token * j->hidden * 2u, at);
+	if (partial)
+		ll_sum_of(t, rows, j->hidden, at, to);
+	else
+		ll_sum_token(&t, span, rows, ll_stride(j), j->hidden, at, log, to);
 }
 
 /* All sums. log and partial are known when this is compiled, so that the other forms cost nothing. some: of ll_wait(). */
@@ -262,9 +264,8 @@ EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int p
 {
 	uint32_t pieces = ll_sum_pieces(j, partial ? LL_SPAN_SUMS : LL_SPAN);
 
-	for (uint64_t i = ll_warp(j); i < (uint64_t)j->tokens * pieces; i += ll_warps(j))
-		ll_sum_piece(j, home, (uint32_t)(i / pieces), (uint32_t)(i % pieces), log, partial,
-			     some);
+	for (uint32_t i = ll_warp(j); i < j->tokens * pieces; i += ll_warps(j))
+		ll_sum_piece(j, home, i / pieces, i % pieces, log, partial, some);
 }
 
 EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)

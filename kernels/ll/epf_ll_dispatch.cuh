@@ -26,9 +26,9 @@ EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, 
 	int64_t begin = (int64_t)r * j->local;
 	int first = 1;
 
-	LL_UNROLL /* of known length, so that no load waits for another */
-		for (uint32_t i = 0; i < LL_TOPK; i++) if (i < k) first &=
-		experts[i] < begin || experts[i] >= begin + j->local;
+	LL_ROLLED
+	for (uint32_t i = 0; i < k; i++)
+		first &= experts[i] < begin || experts[i] >= begin + j->local;
 	return first;
 }
 
@@ -46,17 +46,19 @@ EPF_DEV_FN int ll_names_rank(const struct ll_job *j, uint32_t token, uint32_t ra
 	int64_t first = (int64_t)rank * j->local;
 	int yes = 0;
 
+	LL_ROLLED
 	for (uint32_t k = 0; k < j->topk; k++)
 		yes |= experts[k] >= first && experts[k] < first + j->local;
 	return yes;
 }
 
-/* The first entry of a token that names this expert; UINT32_MAX: none does. One thread; loads do not wait for each other. */
+/* The first entry of a token that names this expert; UINT32_MAX: none does. One thread. */
 EPF_DEV_FN uint32_t ll_entry_of(const struct ll_job *j, uint32_t token, int64_t expert)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	uint32_t first = UINT32_MAX;
 
+	LL_ROLLED
 	for (uint32_t k = j->topk; k > 0; k--)
 		first = experts[k - 1u] == expert ? k - 1u : first;
 	return first;
@@ -92,6 +94,7 @@ EPF_DEV_FN void ll_write_head(const struct ll_job *j, uint64_t row, uint32_t tok
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	struct ll_head *head = LL_AT(struct ll_head, row);
 
+	LL_ROLLED
 	for (uint32_t k = epf_lane(); k < LL_TOPK; k += LL_LANES)
 		head->expert[k] = k < j->topk && ll_rank_of(j, experts[k]) != UINT32_MAX
 					  ? (int32_t)experts[k]
@@ -109,6 +112,7 @@ EPF_DEV_FN void ll_check_entries(const struct ll_job *j, uint32_t token)
 {
 	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 
+	LL_ROLLED
 	for (uint32_t k = epf_lane(); k < j->topk; k += LL_LANES)
 		if (experts[k] != -1 && ll_rank_of(j, experts[k]) == UINT32_MAX)
 			ll_complain(j, LL_BAD_EXPERT, EPF_GPU_LIMIT, EPF_GPU_COMMAND, token,
@@ -270,7 +274,7 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint64_t calls)
 	struct epf_dev d;
 	int rc = 0;
 
-	ll_tell_words(j, LL_DISPATCH, calls, 0, 1);
+	ll_tell_all(j, LL_DISPATCH, calls);
 	if (!ll_any_remote(j))
 		return;
 	epf_warp_fence();
@@ -345,6 +349,7 @@ EPF_DEV_FN void ll_place_expert(const struct ll_job *j, uint32_t set, uint32_t e
 		uint32_t r = first + epf_lane(), before = 0, sum = 0;
 		uint32_t count = r < j->ranks ? ll_rows_from(j, set, r, expert, some) : 0;
 
+		LL_ROLLED
 		for (uint32_t i = 0; i < LL_LANES && first + i < j->ranks; i++) {
 			if (i == epf_lane())
 				before = sum;
@@ -458,11 +463,12 @@ EPF_DEV_FN uint32_t ll_expert_of(const struct ll_job *j, const struct ll_head *h
 {
 	int32_t e = k < j->topk ? head->expert[k] : -1;
 	uint32_t expert = (uint32_t)e - j->rank * j->local;
-	int before = 0;
+	int before = e < 0 || expert >= j->local;
 
-	LL_UNROLL /* of known length, so that no load waits for another; behind the last entry there are -1 */
-		for (uint32_t i = 0; i < LL_TOPK; i++) before |= i < k && head->expert[i] == e;
-	return e < 0 || expert >= j->local || before ? UINT32_MAX : expert;
+	LL_ROLLED
+	for (uint32_t i = 0; i < k && !before; i++)
+		before = head->expert[i] == e;
+	return before ? UINT32_MAX : expert;
 }
 
 /* Is this token of that rank here? */

@@ -129,7 +129,7 @@ EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
 	epf_block_barrier();
 	if (epf_thread_in_block() >= LL_LANES)
 		return;
-	ll_tell_words(j, LL_WEIGHTS, calls, 0, 1);
+	ll_tell_all(j, LL_WEIGHTS, calls);
 	if (ll_any_remote(j))
 		ll_push_terms(j, set);
 }
@@ -198,72 +198,58 @@ EPF_DEV_FN void ll_sum_here(const struct ll_job *j, uint32_t set, uint32_t rank,
 	uint32_t at = piece * LL_LANES * LL_SPAN_SUMS + epf_lane();
 	uint32_t tokens = ll_tokens_of(j, set, rank, some);
 	epf_lanes all = epf_lanes_where(1);
+	struct ll_token t;
 	uint64_t to = 0;
 	int any = 0;
-	struct ll_sum s;
 
-	ll_sum_begin(&s, LL_SPAN_SUMS);
-	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
+	LL_UNROLL
+	for (uint32_t i = 0; i < LL_PASSES; i++) {
+		uint32_t k = i * LL_LANES + epf_lane();
+		epf_lanes here;
 		int mine;
-		struct ll_term t = ll_term_here(j, set, rank, token, first + epf_lane(), &mine);
-		epf_lanes here = epf_lanes_where(mine);
 
-		if (token >= tokens)
-			return;
+		t.term[i] = ll_term_here(j, set, rank, token, k, &mine);
+		here = epf_lanes_where(mine);
 		if (here && !any) {
 			uint32_t lane = epf_lanes_first(here);
 
 			any = 1;
-			to = ll_sum_to(j, set, rank, token, first + lane,
-				       (uint32_t)epf_lanes_get(all, t.slot, lane));
+			to = ll_sum_to(j, set, rank, token, i * LL_LANES + lane,
+				       (uint32_t)epf_lanes_get(all, t.term[i].slot, lane));
 		}
-		if (mine && t.slot == UINT32_MAX && piece == 0)
-			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, token,
-				    first + epf_lane());
-		ll_sum_rows(j, &s, LL_SPAN_SUMS, epf_lanes_where(t.slot != UINT32_MAX), t, j->x, at,
-			    0);
+		if (mine && t.term[i].slot == UINT32_MAX && piece == 0 && token < tokens)
+			ll_complain(j, LL_BAD_ROW, EPF_GPU_LIMIT, EPF_GPU_COMMAND, rank, token, k);
 	}
-	if (to)
-		ll_sum_store(j, &s, LL_SPAN_SUMS, to, at);
+	if (to && token < tokens)
+		ll_sum_of(t, j->x, j->hidden, at, to);
 }
 
-/* Sums for the own tokens, by all blocks but the one that waits for the other ranks: first the weights that are here. */
-EPF_DEV_FN void ll_sum_own(const struct ll_job *j, uint32_t set)
-{
-	uint32_t skip = j->blocks > 1u, blocks = j->blocks - skip;
-	uint32_t pieces = ll_sum_pieces(j, LL_SPAN_SUMS), warps = blocks * (j->threads / LL_LANES);
-	uint64_t i = epf_thread_in_block() / LL_LANES * blocks + epf_block_number() - skip;
-
-	if (epf_block_number() < skip || !ll_sums_for(j, j->rank))
-		return;
-	for (; i < (uint64_t)j->tokens * pieces; i += warps)
-		ll_sum_here(j, set, j->rank, (uint32_t)(i / pieces), (uint32_t)(i % pieces), 0);
-}
-
-/* Sums for the other ranks' tokens, beginning behind this rank. */
-EPF_DEV_FN void ll_sum_others(const struct ll_job *j, uint32_t set, int some)
-{
-	uint32_t pieces = ll_sum_pieces(j, LL_SPAN_SUMS);
-	uint64_t rows = (uint64_t)(j->ranks - 1u) * j->tokens_max;
-
-	for (uint64_t i = ll_warp(j); i < rows * pieces; i += ll_warps(j)) {
-		uint32_t row = (uint32_t)(i / pieces);
-
-		uint32_t rank = (j->rank + 1u + row / j->tokens_max) % j->ranks;
-
-		if (ll_sums_for(j, rank))
-			ll_sum_here(j, set, rank, row % j->tokens_max, (uint32_t)(i % pieces),
-				    some);
-	}
-}
-
-/* The SEND half up to its last block: all threads of all blocks. */
+/*
+ * The SEND half up to its announcement: all threads of all blocks. First sums for the own tokens, whose weights are here, then, beginning behind this rank, for
+ * those of the others; one loop, so that its instructions are there the second time.
+ */
 EPF_DEV_FN void ll_sum_and_return(const struct ll_job *j, uint64_t calls)
 {
-	uint32_t set = (uint32_t)(calls & 1u);
+	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_sum_pieces(j, LL_SPAN_SUMS);
+	uint32_t rows = j->tokens, first = j->rank;
+	int some = 0;
 
-	ll_sum_own(j, set);
-	ll_sum_others(j, set, ll_wait(j, LL_WEIGHTS, calls));
+	LL_ROLLED
+	for (uint32_t others = 0; others < 2u; others++) {
+		if (others) {
+			some = ll_wait(j, LL_WEIGHTS, calls);
+			first = j->rank + 1u;
+			rows = (j->ranks - 1u) * j->tokens_max;
+		}
+		LL_ROLLED
+		for (uint32_t i = ll_warp(j); i < rows * pieces; i += ll_warps(j)) {
+			uint32_t row = i / pieces;
+			uint32_t rank = (first + row / j->tokens_max) % j->ranks;
+
+			if (ll_sums_for(j, rank))
+				ll_sum_here(j, set, rank, row % j->tokens_max, i % pieces, some);
+		}
+	}
 }
 
 /* All sums for a rank reached over the command path, one lane per token; a warp. */

@@ -30,6 +30,12 @@ EPF_DEV_FN uint16_t ll_word(uint64_t calls)
 	return (uint16_t)(calls / 2u + 1u);
 }
 
+/* Four of them. */
+EPF_DEV_FN uint64_t ll_words_whole(uint64_t calls)
+{
+	return ll_word(calls) * UINT64_C(0x0001000100010001);
+}
+
 /* This rank's words in the memory of a rank, or in its own those of a rank. */
 EPF_DEV_FN uint64_t ll_words(const struct ll_job *j, uint64_t memory, uint32_t kind, uint32_t set,
 			     uint32_t from)
@@ -40,29 +46,37 @@ EPF_DEV_FN uint64_t ll_words(const struct ll_job *j, uint64_t memory, uint32_t k
 /* ---- sending ---- */
 
 /*
- * Writes the words of block `teller` of so many at all ranks that are reached by plain stores; a warp, behind a barrier of its block: each lane releases what the
- * block has written.
+ * Writes `units` units of the words of all ranks that are reached by plain stores, from number `first` on; a warp, behind a barrier of its block: each lane
+ * releases what the block has written. whole: a unit is four words, else one.
  */
-EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint32_t kind, uint64_t calls,
-			      uint32_t teller, uint32_t tellers)
+EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint32_t kind, uint64_t calls, uint32_t first,
+			      uint32_t units, int whole)
 {
-	uint32_t first = LL_WORDS * teller / tellers, set = (uint32_t)(calls & 1u);
-	uint32_t each = LL_WORDS * (teller + 1u) / tellers - first;
+	uint32_t set = (uint32_t)(calls & 1u);
 
 	LL_ROLLED
-	for (uint32_t i = 0; i < each * j->ranks; i += LL_LANES) {
-		uint32_t at = i + epf_lane(), rank = at / each;
+	for (uint32_t i = 0; i < units * j->ranks; i += LL_LANES) {
+		uint32_t at = i + epf_lane(), rank = at / units, unit = first + at % units;
 		struct ll_peer *p = ll_peer_of(j, rank < j->ranks ? rank : j->rank);
 		uint64_t to = rank < j->ranks && !p->masked ? p->direct : 0;
 
 		/* Behind what is read above, so that both take their time together. */
 		if (i == 0)
 			epf_fence_sys();
-		if (to)
-			epf_st16_relaxed_sys(LL_AT(ll_word_t, ll_words(j, to, kind, set, j->rank)) +
-						     first + at % each,
-					     ll_word(calls));
+		if (!to)
+			continue;
+		to = ll_words(j, to, kind, set, j->rank);
+		if (whole)
+			epf_st_relaxed_sys(LL_AT(uint64_t, to) + unit, ll_words_whole(calls));
+		else
+			epf_st16_relaxed_sys(LL_AT(ll_word_t, to) + unit, ll_word(calls));
 	}
+}
+
+/* All of them. */
+EPF_DEV_FN void ll_tell_all(const struct ll_job *j, uint32_t kind, uint64_t calls)
+{
+	ll_tell_words(j, kind, calls, 0, LL_WORDS / 4u, 1);
 }
 
 /*
@@ -72,13 +86,15 @@ EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint32_t kind, uint64_t ca
 EPF_DEV_FN void ll_tell_each(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
 	uint64_t *done = &ll_state_of(j)->done[kind][LL_SENDING];
+	uint32_t first = LL_WORDS * epf_block_number() / j->blocks;
+	uint32_t words = LL_WORDS * (epf_block_number() + 1u) / j->blocks - first;
 	uint64_t before = 0;
 
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0)
 		before = epf_add_gpu(done, 1);
 	if (epf_thread_in_block() < LL_LANES)
-		ll_tell_words(j, kind, calls, epf_block_number(), j->blocks);
+		ll_tell_words(j, kind, calls, first, words, 0);
 	if (epf_thread_in_block() != 0 || before != (uint64_t)j->blocks - 1u)
 		return;
 	epf_st_relaxed_gpu(done, 0);
@@ -99,7 +115,7 @@ EPF_DEV_FN enum ll_look ll_look(const struct ll_job *j, uint32_t kind, uint64_t 
 {
 	const uint64_t *words =
 		LL_AT(const uint64_t, ll_words(j, j->base, kind, (uint32_t)(calls & 1u), rank));
-	uint64_t all = ll_word(calls) * UINT64_C(0x0001000100010001);
+	uint64_t all = ll_words_whole(calls);
 	int behind = 0, ahead = 0;
 
 	for (uint32_t i = epf_lane(); i < LL_WORDS / LL_LOOK; i += LL_LANES) {

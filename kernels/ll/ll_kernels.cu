@@ -12,7 +12,7 @@
 # define KERNEL __attribute__((global)) void
 # define JOB    const struct ll_job
 #else
-# define KERNEL __global__ void __launch_bounds__(512)
+# define KERNEL __global__ void __launch_bounds__(512, 1)
 # define JOB    const __grid_constant__ struct ll_job
 #endif
 
