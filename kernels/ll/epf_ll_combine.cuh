@@ -71,11 +71,11 @@ EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t ex
 
 			if (!slot)
 				continue;
-			ll_piece_load(&p, piece, j->hidden, 2, j->x + row * j->hidden * 2u);
+			ll_piece_load(&p, piece, j->hidden, j->x + row * j->hidden * 2u);
 			if (ll_log(j))
 				ll_piece_log(&p, piece, j->hidden, to);
 			else
-				ll_piece_store(&p, piece, j->hidden, 2, to);
+				ll_piece_store(&p, piece, j->hidden, to);
 		}
 	}
 }
@@ -152,7 +152,7 @@ EPF_DEV_FN void ll_push_combine(const struct ll_job *j, uint64_t calls, int part
 	struct epf_dev d;
 	int rc = 0;
 
-	ll_tell_all(j, LL_COMBINE, calls);
+	ll_tell_all(j, LL_COMBINE, calls, 0, j->ranks);
 	if (!ll_any_remote(j))
 		return;
 	epf_warp_fence();
@@ -211,14 +211,14 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j, int partial)
 
 EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uint32_t k, int some)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
+	int64_t expert = k < j->topk ? ll_entry(j, token, k) : -1;
 	struct ll_term t = { UINT32_MAX, 0.0f };
-	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
+	uint32_t r = ll_rank_of(j, expert);
 
 	if (r == UINT32_MAX || !ll_is_live(j, LL_COMBINE, r, some))
 		return t;
 	t.w = LL_AT(const float, j->weights)[(uint64_t)token * j->topk + k];
-	t.slot = ll_entry_of(j, token, experts[k]);
+	t.slot = ll_entry_of(j, token, expert);
 	return t;
 }
 
@@ -226,12 +226,11 @@ EPF_DEV_FN struct ll_term ll_term_of(const struct ll_job *j, uint32_t token, uin
 EPF_DEV_FN struct ll_term ll_term_of_rank(const struct ll_job *j, uint32_t token, uint32_t k,
 					  int some)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	struct ll_term t = { UINT32_MAX, 1.0f };
-	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
+	uint32_t r = k < j->topk ? ll_rank_of(j, ll_entry(j, token, k)) : UINT32_MAX;
 
 	if (r != UINT32_MAX && ll_is_live(j, LL_COMBINE, r, some) &&
-	    ll_first_of_rank(j, experts, k, r))
+	    ll_first_of_rank(j, token, k, r))
 		t.slot = k;
 	return t;
 }
@@ -276,6 +275,7 @@ EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 	int some, last;
 
 	ll_count_half(tally, EPF_WHY_LL_COMBINE_RECV);
+	ll_fetch_entries(j); /* the wait has a barrier behind it */
 	some = ll_wait(j, LL_COMBINE, calls);
 	last = ll_arrive(j, LL_COMBINE);
 	ll_phase(tally, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_WAIT);

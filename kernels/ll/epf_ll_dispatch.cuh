@@ -19,16 +19,67 @@ EPF_DEV_FN uint32_t ll_fp8(const struct ll_job *j)
 	return j->flags & EPF_LL_FP8 ? 1u : 0u;
 }
 
+/* Pairs of bytes of a row's payload without its scales: what is only moved is cut by them. */
+EPF_DEV_FN uint32_t ll_pairs(const struct ll_job *j)
+{
+	return ll_fp8(j) ? j->hidden / 2u : j->hidden;
+}
+
+/* ---- entries ---- */
+
+/* Entries of the own tokens that a block keeps at hand, by k and then by token, so that lanes with a token each read neighbours. */
+EPF_DEV_FN int32_t *ll_at_hand(void)
+{
+	EPF_DEV_SHARED int32_t entries[LL_ENTRIES];
+
+	return entries;
+}
+
+/* Few enough to be at hand? */
+EPF_DEV_FN int ll_few(const struct ll_job *j)
+{
+	return j->tokens <= LL_ENTRIES / j->topk;
+}
+
+/*
+ * Brings the own tokens' entries to hand: they are looked at again and again, one look behind the other. What names no expert becomes -1. All threads; behind
+ * ll_have_entries() they may look.
+ */
+EPF_DEV_FN void ll_fetch_entries(const struct ll_job *j)
+{
+	for (uint32_t i = epf_thread_in_block(); i < j->tokens * j->topk && ll_few(j);
+	     i += j->threads) {
+		int64_t expert = LL_AT(const int64_t, j->topk_idx)[i];
+
+		ll_at_hand()[i % j->topk * j->tokens + i / j->topk] =
+			ll_rank_of(j, expert) == UINT32_MAX ? -1 : (int32_t)expert;
+	}
+}
+
+EPF_DEV_FN void ll_have_entries(void)
+{
+	epf_block_barrier();
+}
+
+/* Entry k of an own token. */
+EPF_DEV_FN int64_t ll_entry(const struct ll_job *j, uint32_t token, uint32_t k)
+{
+	return ll_few(j) ? ll_at_hand()[k * j->tokens + token]
+			 : LL_AT(const int64_t, j->topk_idx)[(uint64_t)token * j->topk + k];
+}
+
 /* 1 if no entry of this token before k is an expert of rank r. */
-EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, uint32_t k,
-				uint32_t r)
+EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, uint32_t token, uint32_t k, uint32_t r)
 {
 	int64_t begin = (int64_t)r * j->local;
 	int first = 1;
 
 	LL_ROLLED
-	for (uint32_t i = 0; i < k; i++)
-		first &= experts[i] < begin || experts[i] >= begin + j->local;
+	for (uint32_t i = 0; i < k; i++) {
+		int64_t expert = ll_entry(j, token, i);
+
+		first &= expert < begin || expert >= begin + j->local;
+	}
 	return first;
 }
 
@@ -42,25 +93,17 @@ EPF_DEV_FN int ll_first_of_rank(const struct ll_job *j, const int64_t *experts, 
 /* Does it name one of those of this rank? */
 EPF_DEV_FN int ll_names_rank(const struct ll_job *j, uint32_t token, uint32_t rank)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
-	int64_t first = (int64_t)rank * j->local;
-	int yes = 0;
-
-	LL_ROLLED
-	for (uint32_t k = 0; k < j->topk; k++)
-		yes |= experts[k] >= first && experts[k] < first + j->local;
-	return yes;
+	return !ll_first_of_rank(j, token, j->topk, rank);
 }
 
 /* The first entry of a token that names this expert; UINT32_MAX: none does. One thread. */
 EPF_DEV_FN uint32_t ll_entry_of(const struct ll_job *j, uint32_t token, int64_t expert)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	uint32_t first = UINT32_MAX;
 
 	LL_ROLLED
 	for (uint32_t k = j->topk; k > 0; k--)
-		first = experts[k - 1u] == expert ? k - 1u : first;
+		first = ll_entry(j, token, k - 1u) == expert ? k - 1u : first;
 	return first;
 }
 
@@ -78,11 +121,10 @@ EPF_DEV_FN uint64_t ll_rows_to(const struct ll_job *j, uint32_t set, uint32_t ra
 /* Where a token's row goes for its entry k; 0: nowhere, or where an entry before it goes. */
 EPF_DEV_FN uint64_t ll_row_to(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t k)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
-	uint32_t r = k < j->topk ? ll_rank_of(j, experts[k]) : UINT32_MAX;
+	uint32_t r = k < j->topk ? ll_rank_of(j, ll_entry(j, token, k)) : UINT32_MAX;
 	uint64_t to;
 
-	if (r == UINT32_MAX || !ll_first_of_rank(j, experts, k, r))
+	if (r == UINT32_MAX || !ll_first_of_rank(j, token, k, r))
 		return 0;
 	to = ll_rows_to(j, set, r);
 	return to ? to + (uint64_t)token * j->lay.row_bytes : 0;
@@ -91,14 +133,14 @@ EPF_DEV_FN uint64_t ll_row_to(const struct ll_job *j, uint32_t set, uint32_t tok
 /* The head of a row but for its index[], which experts fill in; lanes of a warp. */
 EPF_DEV_FN void ll_write_head(const struct ll_job *j, uint64_t row, uint32_t token)
 {
-	const int64_t *experts = LL_AT(const int64_t, j->topk_idx) + (uint64_t)token * j->topk;
 	struct ll_head *head = LL_AT(struct ll_head, row);
 
 	LL_ROLLED
-	for (uint32_t k = epf_lane(); k < LL_TOPK; k += LL_LANES)
-		head->expert[k] = k < j->topk && ll_rank_of(j, experts[k]) != UINT32_MAX
-					  ? (int32_t)experts[k]
-					  : -1;
+	for (uint32_t k = epf_lane(); k < LL_TOPK; k += LL_LANES) {
+		int64_t expert = k < j->topk ? ll_entry(j, token, k) : -1;
+
+		head->expert[k] = ll_rank_of(j, expert) != UINT32_MAX ? (int32_t)expert : -1;
+	}
 	if (epf_lane() == 0) {
 		head->token = token;
 		head->source = j->rank;
@@ -130,7 +172,7 @@ EPF_DEV_FN void ll_write_piece(const struct ll_job *j, const struct ll_piece *p,
 	if (ll_fp8(j))
 		ll_piece_codes(p, piece, j->hidden, payload, payload + j->hidden);
 	else
-		ll_piece_store(p, piece, j->hidden, 2, payload);
+		ll_piece_store(p, piece, j->hidden, payload);
 }
 
 /*
@@ -145,7 +187,7 @@ EPF_DEV_FN void ll_send_piece(const struct ll_job *j, uint32_t set, uint32_t tok
 	struct ll_piece p;
 	uint64_t row;
 
-	ll_piece_load(&p, piece, j->hidden, 2, j->x + (uint64_t)token * j->hidden * 2u);
+	ll_piece_load(&p, piece, j->hidden, j->x + (uint64_t)token * j->hidden * 2u);
 	row = ll_row_to(j, set, token, epf_lane()); /* found while the row is on its way */
 	if (ll_fp8(j))
 		ll_piece_quantise(&p, piece, j->hidden, (j->flags & EPF_LL_ROUND_SCALE) != 0);
@@ -274,7 +316,7 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint64_t calls)
 	struct epf_dev d;
 	int rc = 0;
 
-	ll_tell_all(j, LL_DISPATCH, calls);
+	ll_tell_all(j, LL_DISPATCH, calls, 0, j->ranks);
 	if (!ll_any_remote(j))
 		return;
 	epf_warp_fence();
@@ -308,6 +350,8 @@ EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint64_t tal
 
 EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j, uint64_t calls, uint64_t tally)
 {
+	ll_fetch_entries(j);
+	ll_have_entries();
 	ll_send_items(j, (uint32_t)(calls & 1u), tally);
 	if (!j->commands) {
 		ll_tell_each(j, LL_DISPATCH, calls);
@@ -397,8 +441,8 @@ EPF_DEV_FN struct ll_scales ll_scales_of(const struct ll_job *j, uint32_t piece)
 	struct ll_scales s;
 
 	s.row = j->hidden / LL_BLOCK / of;
-	s.first = piece * (LL_PIECE / LL_BLOCK) / of;
-	s.count = LL_PIECE / LL_BLOCK / of;
+	s.first = piece * LL_SCALES / of;
+	s.count = LL_SCALES / of;
 	s.count = s.first + s.count < s.row ? s.count : s.row - s.first;
 	return s;
 }
@@ -407,7 +451,7 @@ EPF_DEV_FN void ll_scales_load(const struct ll_job *j, struct ll_piece *p, struc
 			       uint64_t scales)
 {
 	LL_UNROLL
-	for (uint32_t i = 0; i * LL_LANES < LL_PIECE / LL_BLOCK; i++) {
+	for (uint32_t i = 0; i * LL_LANES < LL_SCALES; i++) {
 		uint32_t at = i * LL_LANES + epf_lane();
 		uint32_t packed = 0;
 
@@ -431,7 +475,7 @@ EPF_DEV_FN void ll_scales_store(const struct ll_job *j, const struct ll_piece *p
 	uint64_t n = (uint64_t)j->ranks * j->tokens_max;
 
 	LL_UNROLL
-	for (uint32_t i = 0; i * LL_LANES < LL_PIECE / LL_BLOCK; i++) {
+	for (uint32_t i = 0; i * LL_LANES < LL_SCALES; i++) {
 		uint32_t at = i * LL_LANES + epf_lane();
 
 		if (at < s.count)
@@ -492,7 +536,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 		       ((uint64_t)rank * j->tokens_max + token) * j->lay.row_bytes;
 	const struct ll_head *head = LL_AT(const struct ll_head, row);
 	uint64_t payload = row + sizeof(*head), n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t fp8 = ll_fp8(j), width = fp8 ? 1 : 2, expert = ll_expert_of(j, head, epf_lane());
+	uint32_t fp8 = ll_fp8(j), pairs = ll_pairs(j), expert = ll_expert_of(j, head, epf_lane());
 	uint32_t index = head->index[epf_lane() % LL_TOPK];
 	struct ll_scales scales = ll_scales_of(j, piece);
 	epf_lanes all = epf_lanes_where(1), to;
@@ -500,8 +544,8 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 
 	if (!ll_has_come(j, set, rank, token, some))
 		return;
-	ll_piece_load(&p, piece, j->hidden, width, payload);
-	for (uint32_t i = 0; i < LL_STEPS;
+	ll_piece_load(&p, piece, pairs, payload);
+	for (uint32_t i = 0; i < 2u * LL_STEPS;
 	     i++) /* gcc does not see that only what was loaded is stored */
 		p.scale[i] = 0.0f;
 	if (fp8)
@@ -530,8 +574,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 			uint32_t list = (uint32_t)epf_lanes_get(all, expert, epf_lanes_first(to));
 			uint32_t at = (uint32_t)epf_lanes_get(all, place, epf_lanes_first(to));
 
-			ll_piece_store(&p, piece, j->hidden, width,
-				       j->recv_x + (list * n + at) * j->hidden * width);
+			ll_piece_store(&p, piece, pairs, j->recv_x + (list * n + at) * pairs * 2u);
 			if (fp8)
 				ll_scales_store(j, &p, scales, list, at);
 		}
@@ -540,7 +583,7 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 
 EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j, uint64_t calls, uint64_t tally)
 {
-	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(j->hidden);
+	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(ll_pairs(j));
 	uint32_t items = j->local + j->ranks * j->tokens_max * pieces;
 	uint32_t row = (ll_warp(j) - j->local) / pieces, rank = row / j->tokens_max;
 	int some = ll_wait(j, LL_DISPATCH, calls), last = ll_arrive(j, LL_DISPATCH);

@@ -128,7 +128,7 @@ EPF_DEV_FN void ll_piece_log(const struct ll_piece *p, uint32_t piece, uint32_t 
 		for (uint32_t i = 0; i < 16u / LL_GROUP; i++) {
 			uint32_t v = s * (16u / LL_GROUP) + i;
 
-			if (!ll_vec_is(ll_vec_at(piece, v, 2), v, hidden, 2))
+			if (ll_vec_at(piece, v) >= hidden / 8u)
 				continue;
 			for (uint32_t c = 0; c < 8u; c++) {
 				uint32_t mag = p->v[v].w[c / 2u] >> (c % 2u * 16u) & 0x7fffu;
@@ -139,9 +139,9 @@ EPF_DEV_FN void ll_piece_log(const struct ll_piece *p, uint32_t piece, uint32_t 
 		}
 		l = ll_log_of(ll_group_max(high), ll_group_max(depth));
 		for (uint32_t i = 0; i < 16u / LL_GROUP; i++) {
-			uint32_t v = s * (16u / LL_GROUP) + i, at = ll_vec_at(piece, v, 2);
+			uint32_t v = s * (16u / LL_GROUP) + i, at = ll_vec_at(piece, v);
 
-			if (ll_vec_is(at, v, hidden, 2))
+			if (at < hidden / 8u)
 				ll_log_store(row, hidden, at, &p->v[v], &l);
 		}
 	}

@@ -258,9 +258,11 @@ EPF_DEV_FN uint64_t ll_codes(const struct ll_vec *v, float inv)
 #define LL_VECS  (LL_STEPS * 16u / LL_GROUP) /* of a lane, while a channel takes 2 bytes */
 #define LL_PIECE (LL_STEPS * LL_LANES / LL_GROUP * LL_BLOCK) /* channels */
 
+#define LL_SCALES (2u * LL_PIECE / LL_BLOCK) /* of a piece of codes that are only moved */
+
 struct ll_piece {
 	struct ll_vec v[LL_VECS];
-	float scale[LL_STEPS];
+	float scale[2u * LL_STEPS]; /* of codes that are only moved a piece has twice as many */
 };
 
 EPF_DEV_FN uint32_t ll_pieces(uint32_t hidden)
@@ -268,40 +270,33 @@ EPF_DEV_FN uint32_t ll_pieces(uint32_t hidden)
 	return (hidden + LL_PIECE - 1u) / LL_PIECE;
 }
 
-/* Number of this lane's vector v in the whole row. width: bytes of a channel, 2 or 1. */
-EPF_DEV_FN uint32_t ll_vec_at(uint32_t piece, uint32_t v, uint32_t width)
+/* Number of this lane's vector v in the whole row. */
+EPF_DEV_FN uint32_t ll_vec_at(uint32_t piece, uint32_t v)
 {
-	return piece * (LL_PIECE * width / 16u) + v * LL_LANES + epf_lane();
-}
-
-/* Is that vector part of the piece and the row? */
-EPF_DEV_FN int ll_vec_is(uint32_t at, uint32_t v, uint32_t hidden, uint32_t width)
-{
-	return v < LL_VECS * width / 2u && at < hidden * width / 16u;
+	return piece * (LL_PIECE / 8u) + v * LL_LANES + epf_lane();
 }
 
 /* Reads a piece; `from`: the row, 16-byte aligned. */
-EPF_DEV_FN void ll_piece_load(struct ll_piece *p, uint32_t piece, uint32_t hidden, uint32_t width,
-			      uint64_t from)
+EPF_DEV_FN void ll_piece_load(struct ll_piece *p, uint32_t piece, uint32_t hidden, uint64_t from)
 {
 	LL_UNROLL
 	for (uint32_t v = 0; v < LL_VECS; v++) {
-		uint32_t at = ll_vec_at(piece, v, width);
+		uint32_t at = ll_vec_at(piece, v);
 
-		if (ll_vec_is(at, v, hidden, width))
+		if (at < hidden / 8u)
 			p->v[v] = ((const struct ll_vec *)(uintptr_t)from)[at];
 	}
 }
 
 /* Writes it to another row. */
 EPF_DEV_FN void ll_piece_store(const struct ll_piece *p, uint32_t piece, uint32_t hidden,
-			       uint32_t width, uint64_t to)
+			       uint64_t to)
 {
 	LL_UNROLL
 	for (uint32_t v = 0; v < LL_VECS; v++) {
-		uint32_t at = ll_vec_at(piece, v, width);
+		uint32_t at = ll_vec_at(piece, v);
 
-		if (ll_vec_is(at, v, hidden, width))
+		if (at < hidden / 8u)
 			((struct ll_vec *)(uintptr_t)to)[at] = p->v[v];
 	}
 }
@@ -318,7 +313,7 @@ EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t h
 		for (uint32_t i = 0; i < 16u / LL_GROUP; i++) {
 			uint32_t v = s * (16u / LL_GROUP) + i;
 
-			if (!ll_vec_is(ll_vec_at(piece, v, 2), v, hidden, 2))
+			if (ll_vec_at(piece, v) >= hidden / 8u)
 				p->v[v].w[0] = p->v[v].w[1] = p->v[v].w[2] = p->v[v].w[3] = 0;
 			for (uint32_t c = 0; c < 4u; c++)
 				top = ll_top(ll_top(top, p->v[v].w[c]), p->v[v].w[c] >> 16);
@@ -341,9 +336,9 @@ EPF_DEV_FN void ll_piece_codes(const struct ll_piece *p, uint32_t piece, uint32_
 {
 	LL_UNROLL
 	for (uint32_t v = 0; v < LL_VECS; v++) {
-		uint32_t at = ll_vec_at(piece, v, 2);
+		uint32_t at = ll_vec_at(piece, v);
 
-		if (!ll_vec_is(at, v, hidden, 2))
+		if (at >= hidden / 8u)
 			continue;
 		((uint64_t *)(uintptr_t)codes)[at] = (uint64_t)p->v[v].w[1] << 32 | p->v[v].w[0];
 		if (at % 16u == 0)

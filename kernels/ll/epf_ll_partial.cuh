@@ -67,23 +67,6 @@ EPF_DEV_FN uint64_t ll_terms_to(const struct ll_job *j, uint32_t set, uint32_t r
 		       : 0;
 }
 
-/*
- * Writes 16 bytes of the own terms to everybody who is reached by stores, and where they are sent from. next: ll_terms_to() of the rank behind this one,
- * which was read together with what is written.
- */
-EPF_DEV_FN void ll_tell_vec(const struct ll_job *j, uint32_t set, uint64_t next, uint64_t at,
-			    struct ll_vec v)
-{
-	for (uint32_t i = 1; i < j->ranks; i++) {
-		uint64_t to = i == 1u ? next : ll_terms_to(j, set, (j->rank + i) % j->ranks);
-
-		if (to)
-			*LL_AT(struct ll_vec, to + at) = v;
-	}
-	if (j->commands)
-		*LL_AT(struct ll_vec, j->base + j->lay.terms[set] + at) = v;
-}
-
 /* This rank's terms to all ranks reached over the command path; a warp. */
 EPF_DEV_FN void ll_push_terms(const struct ll_job *j, uint32_t set)
 {
@@ -104,34 +87,48 @@ EPF_DEV_FN void ll_push_terms(const struct ll_job *j, uint32_t set)
 	ll_sent(j, &d, LL_WEIGHTS, set);
 }
 
-/* Block 0 announces them, each thread two entries at once. */
-EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
+/* Writes them there, each thread two entries at once; 16 bytes at a time. */
+EPF_DEV_FN void ll_write_terms(const struct ll_job *j, uint64_t to)
 {
-	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
-	uint32_t set = (uint32_t)(calls & 1u);
 	uint32_t entries = j->tokens * j->topk;
-	uint64_t next;
 
-	if (epf_block_number() != 0 || !ll_sums_for(j, j->rank))
-		return;
-	next = ll_terms_to(j, set, (j->rank + 1u) % j->ranks);
+	if (epf_thread_in_block() == 0)
+		*LL_AT(struct ll_vec, to) = (struct ll_vec){ { j->tokens, 0, 0, 0 } };
+	LL_ROLLED
 	for (uint32_t i = epf_thread_in_block(); i < (entries + 1u) / 2u; i += j->threads) {
 		struct ll_entry e[2] = { ll_own_entry(j, 2ull * i), { 0, 0.0f } };
 
 		if (2u * i + 1u < entries)
 			e[1] = ll_own_entry(j, 2ull * i + 1u);
-		ll_tell_vec(j, set, next, sizeof(struct ll_terms) + i * sizeof(e),
-			    (struct ll_vec){
-				    { e[0].what, ll_bits(e[0].w), e[1].what, ll_bits(e[1].w) } });
+		LL_AT(struct ll_vec, to + sizeof(struct ll_terms))
+		[i] = (struct ll_vec){ { e[0].what, ll_bits(e[0].w), e[1].what, ll_bits(e[1].w) } };
 	}
-	if (epf_thread_in_block() == 0)
-		ll_tell_vec(j, set, next, 0, (struct ll_vec){ { j->tokens, 0, 0, 0 } });
-	epf_block_barrier();
-	if (epf_thread_in_block() >= LL_LANES)
+}
+
+/* Announces them: a block for each rank, of which the own one's sends what goes over the command path. */
+EPF_DEV_FN void ll_tell_terms(const struct ll_job *j)
+{
+	uint64_t calls = ll_calls(j, LL_COMBINE, LL_SENDING);
+	uint32_t set = (uint32_t)(calls & 1u);
+
+	if (!ll_sums_for(j, j->rank))
 		return;
-	ll_tell_all(j, LL_WEIGHTS, calls);
-	if (ll_any_remote(j))
-		ll_push_terms(j, set);
+	LL_ROLLED
+	for (uint32_t i = epf_block_number(); i < j->ranks; i += j->blocks) {
+		uint32_t rank = (j->rank + i) % j->ranks;
+		uint64_t to = ll_terms_to(j, set, rank);
+
+		if (rank == j->rank && j->commands)
+			to = j->base + j->lay.terms[set];
+		if (to)
+			ll_write_terms(j, to);
+		epf_block_barrier();
+		if (epf_thread_in_block() >= LL_LANES)
+			continue;
+		ll_tell_all(j, LL_WEIGHTS, calls, rank, 1);
+		if (rank == j->rank && ll_any_remote(j))
+			ll_push_terms(j, set);
+	}
 }
 
 /* ---- sums, made ---- */

@@ -45,20 +45,27 @@ EPF_DEV_FN uint64_t ll_words(const struct ll_job *j, uint64_t memory, uint32_t k
 
 /* ---- sending ---- */
 
-/*
- * Writes `units` units of the words of all ranks that are reached by plain stores, from number `first` on; a warp, behind a barrier of its block: each lane
- * releases what the block has written. whole: a unit is four words, else one.
- */
-EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint32_t kind, uint64_t calls, uint32_t first,
-			      uint32_t units, int whole)
+/* Which words: of so many ranks, from rank `rank` on, and of each so many units, from unit `unit` on. A unit is one word, or with `whole` four. */
+struct ll_telling {
+	uint32_t rank;
+	uint32_t ranks;
+	uint32_t unit;
+	uint32_t units;
+	int whole;
+};
+
+/* Writes words of ranks that are reached by plain stores; a warp, behind a barrier of its block: each lane releases what the block has written. */
+EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint32_t kind, uint64_t calls,
+			      struct ll_telling t)
 {
 	uint32_t set = (uint32_t)(calls & 1u);
 
 	LL_ROLLED
-	for (uint32_t i = 0; i < units * j->ranks; i += LL_LANES) {
-		uint32_t at = i + epf_lane(), rank = at / units, unit = first + at % units;
-		struct ll_peer *p = ll_peer_of(j, rank < j->ranks ? rank : j->rank);
-		uint64_t to = rank < j->ranks && !p->masked ? p->direct : 0;
+	for (uint32_t i = 0; i < t.units * t.ranks; i += LL_LANES) {
+		uint32_t at = i + epf_lane(), rank = t.rank + at / t.units;
+		uint32_t unit = t.unit + at % t.units, is = at < t.units * t.ranks;
+		struct ll_peer *p = ll_peer_of(j, is ? rank : j->rank);
+		uint64_t to = is && !p->masked ? p->direct : 0;
 
 		/* Behind what is read above, so that both take their time together. */
 		if (i == 0)
@@ -66,17 +73,18 @@ EPF_DEV_FN void ll_tell_words(const struct ll_job *j, uint32_t kind, uint64_t ca
 		if (!to)
 			continue;
 		to = ll_words(j, to, kind, set, j->rank);
-		if (whole)
+		if (t.whole)
 			epf_st_relaxed_sys(LL_AT(uint64_t, to) + unit, ll_words_whole(calls));
 		else
 			epf_st16_relaxed_sys(LL_AT(ll_word_t, to) + unit, ll_word(calls));
 	}
 }
 
-/* All of them. */
-EPF_DEV_FN void ll_tell_all(const struct ll_job *j, uint32_t kind, uint64_t calls)
+/* All words of so many ranks, from this one on. */
+EPF_DEV_FN void ll_tell_all(const struct ll_job *j, uint32_t kind, uint64_t calls, uint32_t rank,
+			    uint32_t ranks)
 {
-	ll_tell_words(j, kind, calls, 0, LL_WORDS / 4u, 1);
+	ll_tell_words(j, kind, calls, (struct ll_telling){ rank, ranks, 0, LL_WORDS / 4u, 1 });
 }
 
 /*
@@ -94,7 +102,7 @@ EPF_DEV_FN void ll_tell_each(const struct ll_job *j, uint32_t kind, uint64_t cal
 	if (epf_thread_in_block() == 0)
 		before = epf_add_gpu(done, 1);
 	if (epf_thread_in_block() < LL_LANES)
-		ll_tell_words(j, kind, calls, first, words, 0);
+		ll_tell_words(j, kind, calls, (struct ll_telling){ 0, j->ranks, first, words, 0 });
 	if (epf_thread_in_block() != 0 || before != (uint64_t)j->blocks - 1u)
 		return;
 	epf_st_relaxed_gpu(done, 0);

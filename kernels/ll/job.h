@@ -19,6 +19,7 @@
 #define LL_TOPK  16u  /* EPF_LL_TOPK_MAX */
 #define LL_BLOCK 128u /* EPF_LL_BLOCK */
 
+#define LL_ENTRIES    4096u /* that a block keeps at hand */
 #define LL_FLAG_BYTES (LL_WORDS * 2u)
 
 /* Kinds of calls: numbers of signals, flags and counters. */
