@@ -162,46 +162,47 @@ EPF_DEV_FN void ll_check_entries(const struct ll_job *j, uint32_t token)
 }
 
 /* A piece of a row as it travels, in the registers of a warp, to one place. */
-EPF_DEV_FN void ll_write_piece(const struct ll_job *j, const struct ll_piece *p, uint32_t piece,
-			       uint64_t row, uint32_t token)
+EPF_DEV_FN void ll_write_piece(const struct ll_job *j, const struct ll_piece *p, float scale,
+			       uint32_t piece, uint64_t row, uint32_t token)
 {
 	uint64_t payload = row + sizeof(struct ll_head);
 
 	if (piece == 0)
 		ll_write_head(j, row, token);
 	if (ll_fp8(j))
-		ll_piece_codes(p, piece, j->hidden, payload, payload + j->hidden);
+		ll_piece_codes(p, scale, piece, j->hidden, payload, payload + j->hidden);
 	else
 		ll_piece_store(p, piece, j->hidden, payload);
 }
 
 /*
- * One piece of a token's row, made once and written to every rank that holds one of the token's experts; a warp. Those that are reached over the command path share
- * the row that is sent.
+ * One piece of a token's row, read before, made once and written to every rank that holds one of the token's experts; a warp. Those that are reached over the command
+ * path share the row that is sent.
  */
-EPF_DEV_FN void ll_send_piece(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t piece)
+EPF_DEV_FN void ll_send_piece(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t piece,
+			      struct ll_piece *p)
 {
 	uint64_t staged = j->base + j->lay.stage[set] + (uint64_t)token * j->lay.row_bytes;
+	uint64_t row = ll_row_to(j, set, token, epf_lane()); /* found while the row is on its way */
 	epf_lanes all = epf_lanes_where(1), to;
+	float scale = 0.0f;
 	int stage = 0;
-	struct ll_piece p;
-	uint64_t row;
 
-	ll_piece_load(&p, piece, j->hidden, j->x + (uint64_t)token * j->hidden * 2u);
-	row = ll_row_to(j, set, token, epf_lane()); /* found while the row is on its way */
-	if (ll_fp8(j))
-		ll_piece_quantise(&p, piece, j->hidden, (j->flags & EPF_LL_ROUND_SCALE) != 0);
+	if (ll_fp8(j)) {
+		ll_piece_quantise(p, piece, j->hidden, (j->flags & EPF_LL_ROUND_SCALE) != 0);
+		scale = ll_piece_scale(p);
+	}
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
 		if (first)
 			row = ll_row_to(j, set, token, first + epf_lane());
 		stage |= row == staged;
 		to = epf_lanes_where(row && row != staged);
 		for (; to; to &= to - 1u)
-			ll_write_piece(j, &p, piece, epf_lanes_get(all, row, epf_lanes_first(to)),
-				       token);
+			ll_write_piece(j, p, scale, piece,
+				       epf_lanes_get(all, row, epf_lanes_first(to)), token);
 	}
 	if (epf_lanes_where(stage))
-		ll_write_piece(j, &p, piece, staged, token);
+		ll_write_piece(j, p, scale, piece, staged, token);
 	if (piece == 0)
 		ll_check_entries(j, token);
 }
@@ -330,29 +331,45 @@ EPF_DEV_FN void ll_push_dispatch(const struct ll_job *j, uint64_t calls)
 	ll_sent(j, &d, LL_DISPATCH, set);
 }
 
-/* The share of this warp in what has to be written. */
-EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, uint64_t tally)
+/* Items in front of those that are pieces: what is announced. */
+EPF_DEV_FN uint32_t ll_told(const struct ll_job *j)
+{
+	return (j->local + ll_bitmap_words(j->tokens_max)) * j->ranks;
+}
+
+/* Reads what an item needs of x; a warp. */
+EPF_DEV_FN void ll_load_item(const struct ll_job *j, uint32_t i, struct ll_piece *p)
+{
+	uint32_t pieces = ll_pieces(j->hidden), at = i - ll_told(j);
+
+	if (i >= ll_told(j) && at < j->tokens * pieces)
+		ll_piece_load(p, at % pieces, j->hidden,
+			      j->x + (uint64_t)(at / pieces) * j->hidden * 2u);
+}
+
+/* The share of this warp in what has to be written. p: of its first item. */
+EPF_DEV_FN void ll_send_items(const struct ll_job *j, uint32_t set, struct ll_piece *p,
+			      uint64_t tally)
 {
 	uint32_t experts = j->local * j->ranks, words = ll_bitmap_words(j->tokens_max);
-	uint32_t pieces = ll_pieces(j->hidden);
-	uint32_t told = experts + words * j->ranks;
+	uint32_t pieces = ll_pieces(j->hidden), told = ll_told(j);
 
 	/* What takes longest begins first. */
+	LL_ROLLED
 	for (uint32_t i = ll_warp(j); i < told + j->tokens * pieces; i += ll_warps(j)) {
+		if (i != ll_warp(j))
+			ll_load_item(j, i, p);
 		if (i < experts)
 			ll_tell_expert(j, set, i, tally);
 		else if (i < told)
 			ll_tell_tokens(j, set, (i - experts) / words, (i - experts) % words);
 		else
-			ll_send_piece(j, set, (i - told) / pieces, (i - told) % pieces);
+			ll_send_piece(j, set, (i - told) / pieces, (i - told) % pieces, p);
 	}
 }
 
-EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j, uint64_t calls, uint64_t tally)
+EPF_DEV_FN void ll_tell_dispatch(const struct ll_job *j, uint64_t calls)
 {
-	ll_fetch_entries(j);
-	ll_have_entries();
-	ll_send_items(j, (uint32_t)(calls & 1u), tally);
 	if (!j->commands) {
 		ll_tell_each(j, LL_DISPATCH, calls);
 		return;
@@ -363,6 +380,22 @@ EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j, uint64_t calls, uint64_
 		ll_push_dispatch(j, calls);
 	if (epf_thread_in_block() == 0)
 		ll_count_call(j, LL_DISPATCH, LL_SENDING, calls);
+}
+
+EPF_DEV_FN void ll_dispatch_send(const struct ll_job *j)
+{
+	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_SENDING), tally;
+	struct ll_piece p;
+
+	/* What is read first is on its way together. */
+	ll_load_item(j, ll_warp(j), &p);
+	ll_fetch_entries(j);
+	tally = ll_tally(j, calls);
+	ll_count_half(tally, EPF_WHY_LL_DISPATCH_SEND);
+	ll_have_entries();
+	ll_send_items(j, (uint32_t)(calls & 1u), &p, tally);
+	ll_tell_dispatch(j, calls);
+	ll_phase(tally, EPF_WHY_LL_DISPATCH_SEND, EPF_WHY_MOVE);
 }
 
 /* ---- RECV ---- */
@@ -581,15 +614,20 @@ EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, u
 	}
 }
 
-EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j, uint64_t calls, uint64_t tally)
+EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 {
+	uint64_t calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING), tally = ll_tally(j, calls);
 	uint32_t set = (uint32_t)(calls & 1u), pieces = ll_pieces(ll_pairs(j));
 	uint32_t items = j->local + j->ranks * j->tokens_max * pieces;
 	uint32_t row = (ll_warp(j) - j->local) / pieces, rank = row / j->tokens_max;
-	int some = ll_wait(j, LL_DISPATCH, calls), last = ll_arrive(j, LL_DISPATCH);
+	int some, last;
 
+	ll_count_half(tally, EPF_WHY_LL_DISPATCH_RECV);
+	some = ll_wait(j, LL_DISPATCH, calls);
+	last = ll_arrive(j, LL_DISPATCH);
 	ll_phase(tally, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_WAIT);
 	/* What the first item is was found before the wait. */
+	LL_ROLLED
 	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j)) {
 		if (i != ll_warp(j)) {
 			row = (i - j->local) / pieces;
@@ -602,27 +640,16 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j, uint64_t calls, uint64_
 				  i - j->local - row * pieces, some);
 	}
 	ll_arrived(j, LL_DISPATCH, calls, last);
+	ll_phase(tally, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_COPY);
 }
 
 /* The halves that are wanted. Both: every block sends its share before any of them waits. */
 EPF_DEV_FN void ll_dispatch(const struct ll_job *j)
 {
-	uint64_t calls, tally;
-
-	if (j->halves & EPF_LL_SEND) {
-		calls = ll_calls(j, LL_DISPATCH, LL_SENDING);
-		tally = ll_tally(j, calls);
-		ll_count_half(tally, EPF_WHY_LL_DISPATCH_SEND);
-		ll_dispatch_send(j, calls, tally);
-		ll_phase(tally, EPF_WHY_LL_DISPATCH_SEND, EPF_WHY_MOVE);
-	}
-	if (j->halves & EPF_LL_RECV) {
-		calls = ll_calls(j, LL_DISPATCH, LL_RECEIVING);
-		tally = ll_tally(j, calls);
-		ll_count_half(tally, EPF_WHY_LL_DISPATCH_RECV);
-		ll_dispatch_recv(j, calls, tally);
-		ll_phase(tally, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_COPY);
-	}
+	if (j->halves & EPF_LL_SEND)
+		ll_dispatch_send(j);
+	if (j->halves & EPF_LL_RECV)
+		ll_dispatch_recv(j);
 }
 
 #endif

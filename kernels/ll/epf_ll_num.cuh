@@ -330,20 +330,46 @@ EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t h
 	}
 }
 
-/* Writes codes [hidden], 8-byte aligned, and float scales [hidden / 128] of a piece that was quantised. */
-EPF_DEV_FN void ll_piece_codes(const struct ll_piece *p, uint32_t piece, uint32_t hidden,
-			       uint64_t codes, uint64_t scales)
+/*
+ * The scales of a piece that was quantised, as they lie in its row, to the first lanes: lane i gets that of block i. Lanes of a group have the scale of their block in
+ * each step.
+ */
+EPF_DEV_FN float ll_piece_scale(const struct ll_piece *p)
 {
+	float mine = p->scale[0];
+
+	LL_UNROLL
+	for (uint32_t s = 0; s < LL_STEPS; s++)
+		LL_UNROLL
+	for (uint32_t g = 0; g < LL_LANES / LL_GROUP; g++) {
+		uint32_t bits = ll_bits(p->scale[s]);
+
+		bits = g ? ll_swap(bits, g * LL_GROUP) : bits;
+		mine = epf_lane() == s * (LL_LANES / LL_GROUP) + g ? ll_float(bits) : mine;
+	}
+	return mine;
+}
+
+/* Writes codes [hidden], 8-byte aligned, and float scales [hidden / 128] of a piece that was quantised. scale: ll_piece_scale(). */
+EPF_DEV_FN void ll_piece_codes(const struct ll_piece *p, float scale, uint32_t piece,
+			       uint32_t hidden, uint64_t codes, uint64_t scales)
+{
+	uint32_t block = piece * (LL_PIECE / LL_BLOCK) + epf_lane();
+
 	LL_UNROLL
 	for (uint32_t v = 0; v < LL_VECS; v++) {
 		uint32_t at = ll_vec_at(piece, v);
 
-		if (at >= hidden / 8u)
-			continue;
-		((uint64_t *)(uintptr_t)codes)[at] = (uint64_t)p->v[v].w[1] << 32 | p->v[v].w[0];
-		if (at % 16u == 0)
-			((float *)(uintptr_t)scales)[at / 16u] = p->scale[v / (16u / LL_GROUP)];
+		if (at < hidden / 8u)
+			((uint64_t *)(uintptr_t)codes)[at] =
+				(uint64_t)p->v[v].w[1] << 32 | p->v[v].w[0];
 	}
+	/* Together: each store by itself would cross NVLink by itself. A CPU's only lane has all of them. */
+	if (epf_lane() < LL_PIECE / LL_BLOCK && block < hidden / LL_BLOCK)
+		((float *)(uintptr_t)scales)[block] = scale;
+	for (uint32_t s = LL_LANES; s < LL_PIECE / LL_BLOCK; s++)
+		if (block + s < hidden / LL_BLOCK)
+			((float *)(uintptr_t)scales)[block + s] = p->scale[s % LL_STEPS];
 }
 
 #endif
