@@ -235,56 +235,66 @@ EPF_DEV_FN struct ll_term ll_term_of_rank(const struct ll_job *j, uint32_t token
 	return t;
 }
 
-/* One piece of one token's sum; a warp. */
-EPF_DEV_FN void ll_sum_piece(const struct ll_job *j, uint64_t home, uint32_t token, uint32_t piece,
-			     int log, int partial, int some)
+/* What is added for a token. partial: what ranks sent are sums. some: of ll_wait(). */
+EPF_DEV_FN void ll_terms_home(const struct ll_job *j, uint32_t token, int partial, int some,
+			      struct ll_token *t)
 {
-	uint32_t span = partial ? LL_SPAN_SUMS : LL_SPAN;
-	uint32_t at = piece * LL_LANES * span + epf_lane();
-	uint64_t rows = home + (uint64_t)token * j->topk * ll_stride(j);
-	uint64_t to = j->out + (uint64_t)token * j->hidden * 2u;
-	struct ll_token t;
-
 	LL_UNROLL
 	for (uint32_t i = 0; i < LL_PASSES; i++) {
 		uint32_t k = i * LL_LANES + epf_lane();
 
-		t.term[i] = partial ? ll_term_of_rank(j, token, k, some)
-				    : ll_term_of(j, token, k, some);
+		t->term[i] = token >= j->tokens ? (struct ll_term){ UINT32_MAX, 0.0f }
+			     : partial          ? ll_term_of_rank(j, token, k, some)
+						: ll_term_of(j, token, k, some);
 	}
-	if (partial)
-		ll_sum_of(t, rows, j->hidden, at, to);
-	else
-		ll_sum_token(&t, span, rows, ll_stride(j), j->hidden, at, log, to);
 }
 
-/* All sums. log and partial are known when this is compiled, so that the other forms cost nothing. some: of ll_wait(). */
-EPF_DEV_FN void ll_sum_all(const struct ll_job *j, uint64_t home, int log, int partial, int some)
+/*
+ * Waits, and makes all sums. log and partial are known when this is compiled, so that the other forms cost nothing. What the first item adds is found before the wait.
+ * Returns 1 in the thread that has to count the call.
+ */
+EPF_DEV_FN int ll_sum_all(const struct ll_job *j, uint64_t calls, int log, int partial)
 {
-	uint32_t pieces = ll_sum_pieces(j, partial ? LL_SPAN_SUMS : LL_SPAN);
+	uint32_t span = partial ? LL_SPAN_SUMS : LL_SPAN, pieces = ll_sum_pieces(j, span);
+	uint64_t home = j->base + j->lay.home[calls & 1u];
+	struct ll_token t;
+	int some, last;
 
-	for (uint32_t i = ll_warp(j); i < j->tokens * pieces; i += ll_warps(j))
-		ll_sum_piece(j, home, i / pieces, i % pieces, log, partial, some);
+	ll_terms_home(j, ll_warp(j) / pieces, partial, 0, &t);
+	some = ll_wait(j, LL_COMBINE, calls);
+	last = ll_arrive(j, LL_COMBINE);
+	ll_phase(ll_tally(j, calls), EPF_WHY_LL_COMBINE_RECV, EPF_WHY_WAIT);
+	LL_ROLLED
+	for (uint32_t i = ll_warp(j); i < j->tokens * pieces; i += ll_warps(j)) {
+		uint32_t token = i / pieces, at = i % pieces * LL_LANES * span + epf_lane();
+		uint64_t rows = home + (uint64_t)token * j->topk * ll_stride(j);
+		uint64_t to = j->out + (uint64_t)token * j->hidden * 2u;
+
+		if (some || i != ll_warp(j))
+			ll_terms_home(j, token, partial, some, &t);
+		if (partial)
+			ll_sum_of(t, rows, j->hidden, at, to);
+		else
+			ll_sum_token(&t, span, rows, ll_stride(j), j->hidden, at, log, to);
+	}
+	return last;
 }
 
 EPF_DEV_FN void ll_combine_recv(const struct ll_job *j, int partial)
 {
 	uint64_t calls = ll_calls(j, LL_COMBINE, LL_RECEIVING);
-	uint64_t home = j->base + j->lay.home[calls & 1u];
 	uint64_t tally = ll_tally(j, calls);
-	int some, last;
+	int last;
 
 	ll_count_half(tally, EPF_WHY_LL_COMBINE_RECV);
-	ll_fetch_entries(j); /* the wait has a barrier behind it */
-	some = ll_wait(j, LL_COMBINE, calls);
-	last = ll_arrive(j, LL_COMBINE);
-	ll_phase(tally, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_WAIT);
+	ll_fetch_entries(j);
+	ll_have_entries();
 	if (partial && ll_sums_for(j, j->rank))
-		ll_sum_all(j, home, 0, 1, some);
-	else if (ll_log(j))
-		ll_sum_all(j, home, 1, 0, some);
+		last = ll_sum_all(j, calls, 0, 1);
+	else if (!partial && ll_log(j))
+		last = ll_sum_all(j, calls, 1, 0);
 	else
-		ll_sum_all(j, home, 0, 0, some);
+		last = ll_sum_all(j, calls, 0, 0);
 	ll_phase(tally, EPF_WHY_LL_COMBINE_RECV, EPF_WHY_COPY);
 	ll_arrived(j, LL_COMBINE, calls, last);
 }

@@ -38,7 +38,7 @@ EPF_DEV_FN int32_t *ll_at_hand(void)
 /* Few enough to be at hand? */
 EPF_DEV_FN int ll_few(const struct ll_job *j)
 {
-	return j->tokens <= LL_ENTRIES / j->topk;
+	return j->tokens * j->topk <= LL_ENTRIES;
 }
 
 /*
@@ -560,24 +560,29 @@ EPF_DEV_FN int ll_has_come(const struct ll_job *j, uint32_t set, uint32_t rank, 
 
 /*
  * One piece of a row, if it has arrived, into the lists of this rank's experts that it names; a warp, a lane an entry. The head is read before it is known
- * whether there is one: that costs less than to wait for the note first.
+ * whether there is one, with `early` the payload, too: that costs less than to wait for the note first.
  */
 EPF_DEV_FN void ll_unpack(const struct ll_job *j, uint32_t set, uint32_t rank, uint32_t token,
-			  uint32_t piece, int some)
+			  uint32_t piece, int some, int early)
 {
 	uint64_t row = j->base + j->lay.inbox[set] +
 		       ((uint64_t)rank * j->tokens_max + token) * j->lay.row_bytes;
 	const struct ll_head *head = LL_AT(const struct ll_head, row);
 	uint64_t payload = row + sizeof(*head), n = (uint64_t)j->ranks * j->tokens_max;
-	uint32_t fp8 = ll_fp8(j), pairs = ll_pairs(j), expert = ll_expert_of(j, head, epf_lane());
-	uint32_t index = head->index[epf_lane() % LL_TOPK];
+	uint32_t index = head->index[epf_lane() % LL_TOPK], fp8 = ll_fp8(j), pairs = ll_pairs(j);
 	struct ll_scales scales = ll_scales_of(j, piece);
 	epf_lanes all = epf_lanes_where(1), to;
+	int here = ll_has_come(j, set, rank, token, some);
 	struct ll_piece p;
+	uint32_t expert;
 
-	if (!ll_has_come(j, set, rank, token, some))
+	if (early)
+		ll_piece_load(&p, piece, pairs, payload);
+	expert = ll_expert_of(j, head, epf_lane());
+	if (!here)
 		return;
-	ll_piece_load(&p, piece, pairs, payload);
+	if (!early)
+		ll_piece_load(&p, piece, pairs, payload);
 	for (uint32_t i = 0; i < 2u * LL_STEPS;
 	     i++) /* gcc does not see that only what was loaded is stored */
 		p.scale[i] = 0.0f;
@@ -637,7 +642,7 @@ EPF_DEV_FN void ll_dispatch_recv(const struct ll_job *j)
 			ll_place_expert(j, set, i, some, tally);
 		else
 			ll_unpack(j, set, rank, row - rank * j->tokens_max,
-				  i - j->local - row * pieces, some);
+				  i - j->local - row * pieces, some, i == ll_warp(j));
 	}
 	ll_arrived(j, LL_DISPATCH, calls, last);
 	ll_phase(tally, EPF_WHY_LL_DISPATCH_RECV, EPF_WHY_COPY);

@@ -301,32 +301,41 @@ EPF_DEV_FN void ll_piece_store(const struct ll_piece *p, uint32_t piece, uint32_
 	}
 }
 
-/* BF16 in place to FP8: each vector's 8 codes in its first half, and the scales of the blocks. All lanes of the warp call it. */
+/*
+ * BF16 in place to FP8: each vector's 8 codes in its first half, and the scales of the blocks. All lanes of the warp call it. The loop is not unrolled, because a warp comes
+ * here once or twice and fetching instructions would take longer than they do: so it takes what is first in the piece and puts it behind the last.
+ */
 EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t hidden,
 				  int power_of_two)
 {
-	LL_UNROLL
+	const uint32_t each = LL_VECS / LL_STEPS;
+
+	LL_ROLLED
 	for (uint32_t s = 0; s < LL_STEPS; s++) {
+		struct ll_vec codes[LL_VECS / LL_STEPS] = { 0 };
 		uint32_t top = 0;
-		float inv;
+		float scale, inv;
 
-		for (uint32_t i = 0; i < 16u / LL_GROUP; i++) {
-			uint32_t v = s * (16u / LL_GROUP) + i;
-
-			if (ll_vec_at(piece, v) >= hidden / 8u)
+		for (uint32_t v = 0; v < each; v++) {
+			if (ll_vec_at(piece, s * each + v) >= hidden / 8u)
 				p->v[v].w[0] = p->v[v].w[1] = p->v[v].w[2] = p->v[v].w[3] = 0;
 			for (uint32_t c = 0; c < 4u; c++)
 				top = ll_top(ll_top(top, p->v[v].w[c]), p->v[v].w[c] >> 16);
 		}
 		top = ll_group_max(top);
-		p->scale[s] = ll_scale(top, power_of_two, &inv);
-		for (uint32_t i = 0; i < 16u / LL_GROUP; i++) {
-			uint32_t v = s * (16u / LL_GROUP) + i;
+		scale = ll_scale(top, power_of_two, &inv);
+		for (uint32_t v = 0; v < each; v++) {
 			uint64_t q = ll_codes(&p->v[v], inv);
 
-			p->v[v].w[0] = (uint32_t)q;
-			p->v[v].w[1] = (uint32_t)(q >> 32);
+			codes[v].w[0] = (uint32_t)q;
+			codes[v].w[1] = (uint32_t)(q >> 32);
 		}
+		LL_UNROLL
+		for (uint32_t v = 0; v < LL_VECS; v++)
+			p->v[v] = v + each < LL_VECS ? p->v[v + each] : codes[v + each - LL_VECS];
+		LL_UNROLL
+		for (uint32_t i = 0; i < LL_STEPS; i++)
+			p->scale[i] = i + 1u < LL_STEPS ? p->scale[i + 1u] : scale;
 	}
 }
 
