@@ -250,8 +250,8 @@ EPF_DEV_FN void ll_terms_home(const struct ll_job *j, uint32_t token, int partia
 }
 
 /*
- * Waits, and makes all sums. log and partial are known when this is compiled, so that the other forms cost nothing. What the first item adds is found before the wait.
- * Returns 1 in the thread that has to count the call.
+ * Waits, and makes all sums. log and partial are known when this is compiled, so that the other forms cost nothing. What the first item adds is found
+ * before the wait. Returns 1 in the thread that has to count the call.
  */
 EPF_DEV_FN int ll_sum_all(const struct ll_job *j, uint64_t calls, int log, int partial)
 {

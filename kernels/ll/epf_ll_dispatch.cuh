@@ -176,8 +176,8 @@ EPF_DEV_FN void ll_write_piece(const struct ll_job *j, const struct ll_piece *p,
 }
 
 /*
- * One piece of a token's row, read before, made once and written to every rank that holds one of the token's experts; a warp. Those that are reached over the command
- * path share the row that is sent.
+ * One piece of a token's row, read before, made once and written to every rank that holds one of the token's experts; a warp. Those that are reached over
+ * the command path share the row that is sent.
  */
 EPF_DEV_FN void ll_send_piece(const struct ll_job *j, uint32_t set, uint32_t token, uint32_t piece,
 			      struct ll_piece *p)

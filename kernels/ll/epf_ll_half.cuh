@@ -116,8 +116,8 @@ EPF_DEV_FN int ll_takes_part(const struct ll_job *j, uint32_t kind, uint32_t ran
 /* ---- the end of a half ---- */
 
 /*
- * 1 in all threads of the block that ends last, of a half with commands. What every block wrote is visible to those of its threads that make a fence, because each
- * block makes one in front of its count.
+ * 1 in all threads of the block that ends last, of a half with commands. What every block wrote is visible to those of its threads that make a fence,
+ * because each block makes one in front of its count.
  */
 EPF_DEV_FN int ll_last_block(const struct ll_job *j, uint32_t kind, uint32_t half)
 {

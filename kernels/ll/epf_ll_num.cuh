@@ -302,8 +302,8 @@ EPF_DEV_FN void ll_piece_store(const struct ll_piece *p, uint32_t piece, uint32_
 }
 
 /*
- * BF16 in place to FP8: each vector's 8 codes in its first half, and the scales of the blocks. All lanes of the warp call it. The loop is not unrolled, because a warp comes
- * here once or twice and fetching instructions would take longer than they do: so it takes what is first in the piece and puts it behind the last.
+ * BF16 in place to FP8: each vector's 8 codes in its first half, and the scales of the blocks. All lanes of the warp call it. A warp comes here once or
+ * twice, and fetching unrolled instructions would take longer than they do: so the loop takes what is first in the piece and puts it behind the last.
  */
 EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t hidden,
 				  int power_of_two)
@@ -340,8 +340,8 @@ EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t h
 }
 
 /*
- * The scales of a piece that was quantised, as they lie in its row, to the first lanes: lane i gets that of block i. Lanes of a group have the scale of their block in
- * each step.
+ * The scales of a piece that was quantised, as they lie in its row: lane i gets that of block i. Before, the lanes of a group have the scale of their block
+ * of each step.
  */
 EPF_DEV_FN float ll_piece_scale(const struct ll_piece *p)
 {

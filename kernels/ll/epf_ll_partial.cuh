@@ -3,8 +3,8 @@
  * Sums at the sender, a form of combine's SEND half (EPF_LL_SUM_AT_SENDER). A rank that holds experts of a token adds their weighted rows, k
  * ascending, and brings home one BF16 row, to the slot of the first entry that names one of them.
  *
- * The weights are where the token came from. So block 0 begins by telling each rank the own tokens' entries and weights (struct ll_terms), and waits for theirs, as
- * a RECV half waits for rows. Meanwhile the other blocks sum for the own tokens, whose weights are here.
+ * The weights are where the token came from. So a block for each rank begins by telling it the own tokens' entries and weights (struct ll_terms). All blocks
+ * sum for the own tokens, whose weights are here, and then wait for the other ranks' as a RECV half waits for rows.
  *
  * Rows of the caller are read only; sums that are sent over the command path are staged where their token's first row lies in the memory that is sent from. With
  * EPF_LL_ZERO_COPY that is the row itself: each piece of a row is read by the one warp that then writes there.
@@ -222,8 +222,8 @@ EPF_DEV_FN void ll_sum_here(const struct ll_job *j, uint32_t set, uint32_t rank,
 }
 
 /*
- * The SEND half up to its announcement: all threads of all blocks. First sums for the own tokens, whose weights are here, then, beginning behind this rank, for
- * those of the others; one loop, so that its instructions are there the second time.
+ * The SEND half up to its announcement: all threads of all blocks. First sums for the own tokens, whose weights are here, then, beginning behind this rank,
+ * for those of the others; one loop, so that its instructions are there the second time. Items fit into 32 bits, as their rows do into memory.
  */
 EPF_DEV_FN void ll_sum_and_return(const struct ll_job *j, uint64_t calls)
 {

@@ -2,8 +2,8 @@
 /*
  * How what a half sends is announced to ranks reached by plain stores, and how all blocks learn of it.
  *
- * Each pair of ranks has LL_WORDS words for each kind and set. A call is announced when all of them hold its number. The blocks that send write their share of the
- * words each, behind a fence of their own, so that nobody counts blocks in between; where commands are sent, the last block writes them all.
+ * Each pair of ranks has LL_WORDS words for each kind and set. A call is announced when all of them hold its number. The blocks that send write their share
+ * of the words each, behind a fence of their own, so that nobody counts blocks in between; where commands are sent, the last block writes them all.
  *
  * Where no commands are used every block looks at the words itself. Who judges that a rank is late is block 0 alone, and all blocks must agree: before it
  * does, it says that it is about to (LL_CLOSING), lets all loads that are under way end, and looks again. A block looks at that mark whenever it looks at
@@ -19,7 +19,7 @@
 #define LL_LAST_LOOKS 4096u /* more than a millisecond: no load takes so long */
 #define LL_LOOK       8u    /* words that a lane reads at once */
 #define LL_AHEAD_MOST \
- 255u /* a rank that others wait for is a call ahead at most; further off means long ago */
+ 255u /* nobody is more than a call ahead of who waits for him: further off means long ago */
 
 /* Written one by one, read eight at a time. */
 typedef uint16_t ll_word_t __attribute__((may_alias));
@@ -88,8 +88,8 @@ EPF_DEV_FN void ll_tell_all(const struct ll_job *j, uint32_t kind, uint64_t call
 }
 
 /*
- * Ends a SEND half that sends no commands; all threads of all blocks. The count of blocks only guards the number of calls, which all threads have read in front
- * of the barrier; it is under way while the fence waits.
+ * Ends a SEND half that sends no commands; all threads of all blocks. The count of blocks only guards the number of calls, which all threads have read in
+ * front of the barrier; it is under way while the fence waits.
  */
 EPF_DEV_FN void ll_tell_each(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {
@@ -300,8 +300,8 @@ EPF_DEV_FN int ll_follow(const struct ll_job *j, uint32_t kind, uint64_t calls)
 }
 
 /*
- * Waits until what every rank sends to this one in call number `calls` of a kind is here, or the rank is masked. All threads of all blocks call it; behind it they
- * see what has come. Returns 0: of all ranks; 1: ll_peer.live says of which, see ll_is_live().
+ * Waits until what every rank sends to this one in call number `calls` of a kind is here, or the rank is masked. All threads of all blocks call it; behind
+ * it they see what has come. Returns 0: of all ranks; 1: ll_peer.live says of which, see ll_is_live().
  */
 EPF_DEV_FN int ll_wait(const struct ll_job *j, uint32_t kind, uint64_t calls)
 {

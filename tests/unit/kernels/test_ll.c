@@ -6,6 +6,7 @@
  */
 #include "fabric/client/epf.h"
 #include "kernels/epf_ll.h"
+#include "kernels/ll/ll.h"
 #include "tests/unit/kernels/ll_kit.h"
 
 #include <setjmp.h>
@@ -70,6 +71,8 @@ static const struct ll_kit_case two[] = {
 	  .tokens_max = 16,
 	  .tokens = { 1, 16 },
 	  .flags = FP8 },
+	/* Entries that a block has at hand, and one token more than that. */
+	{ .experts = 18, .topk = 16, .hidden = 128, .tokens_max = 257, .tokens = { 257, 256 } },
 };
 
 static const struct ll_kit_case three[] = {
@@ -307,6 +310,42 @@ static void batches_overlap(void **state)
 	ll_kit_close(k);
 }
 
+/* The words by which calls are announced have 16 bits: calls just in front of where they begin again, and behind. */
+static void words_wrap_around(void **state)
+{
+	const uint64_t calls = 2 * UINT64_C(0xffff) - 4;
+	struct ll_kit_case c = { .experts = 6,
+				 .topk = 3,
+				 .hidden = 256,
+				 .tokens_max = 30,
+				 .tokens = { 30, 29, 0 },
+				 .flags = FP8 };
+	struct ll_kit_options o = {
+		.ranks = 3, .blocks = 2, .direct = LL_KIT_ALL, .timeout_ns = LONG_WAIT
+	};
+	struct ll_kit *k;
+
+	o.bytes = bytes_of(3, &c, 1);
+	k = ll_kit_open(&o);
+	for (uint32_t r = 0; r < o.ranks; r++) {
+		struct epf_ll *ll = ll_kit_ll(k, r);
+		struct ll_state *s = ll->words;
+		uint16_t *words = ll->memory;
+
+		for (uint32_t i = 0; i < LL_MEET * 2u; i++)
+			s->calls[i / 2u][i % 2u] = calls;
+		for (uint32_t i = 0; i < LL_MEET * 2u * o.ranks * LL_WORDS; i++)
+			words[i] = (uint16_t)(calls / 2);
+	}
+	for (c.seed = 1; c.seed <= 16; c.seed++) {
+		c.sums = c.seed % 4 < 2;
+		ll_kit_run(k, &c, 1);
+	}
+	for (uint32_t r = 0; r < o.ranks; r++)
+		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), 0);
+	ll_kit_close(k);
+}
+
 /* The same inputs give the same bits, whichever way the rows went and in whichever order they came. */
 static void results_repeat(void **state)
 {
@@ -408,6 +447,7 @@ int main(void)
 		cmocka_unit_test(shapes_on_a_fake_gpu),
 		cmocka_unit_test(every_topk),
 		cmocka_unit_test(batches_overlap),
+		cmocka_unit_test(words_wrap_around),
 		cmocka_unit_test(results_repeat),
 		cmocka_unit_test(random_cases),
 	};

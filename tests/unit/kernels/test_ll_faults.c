@@ -507,6 +507,10 @@ static void opening_can_fail(void **state)
 	o.device = -2;
 	assert_int_equal(epf_ll_open(ep, &o, &ll), -EINVAL);
 	o.device = EPF_LL_CPU;
+	o.blocks = LL_WORDS + 1;
+	assert_int_equal(epf_ll_open(ep, &o, &ll), -EINVAL);
+	assert_non_null(strstr(epf_ll_error(), "blocks"));
+	o.blocks = LL_WORDS;
 	assert_int_equal(epf_ll_open(ep, &o, &ll), 0);
 	assert_non_null(epf_ll_memory(ll, &bytes));
 	assert_int_equal(bytes, o.bytes);
