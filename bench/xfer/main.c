@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep-bench xfer: rate and latency of point-to-point transfers between two processes of this host: blocks of one size, apart and shuffled
- * like the pages of a KV cache, or one after the other; memory as NumPy has it or from epf_p2p_alloc(). Verifies every byte. Prints the load of the
- * machine, and a memcpy of the same blocks within one process for comparison. bench/nixl/xfer.py measures the same by NIXL's
+ * like the pages of a KV cache, or one after the other; memory as NumPy has it, from epf_p2p_alloc() or of GPUs. Verifies every byte. Prints the load of
+ * the machine, and for host memory a memcpy of the same blocks within one process for comparison. bench/nixl/xfer.py measures the same by NIXL's
  * agents, beside its UCX back end.
  */
 #include "bench/common/bench.h"
 #include "bench/common/json.h"
 #include "bench/xfer/meet.h"
+#include "bench/xfer/memory.h"
 #include "bench/xfer/values.h"
 #include "fabric/base/clock.h"
 #include "fabric/client/epf.h"
@@ -21,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -42,7 +42,9 @@ enum {
 	O_TARGET,
 	O_PEER,
 	O_COMPRESS,
-	SETTINGS_MAX = 5,
+	O_GPU,
+	O_GPU_BACKEND,
+	SETTINGS_MAX = 6,
 };
 
 struct opts {
@@ -50,6 +52,8 @@ struct opts {
 	uint64_t port; /* where to be the target; 0: not the target side of two hosts */
 	bool in_order, read, mapped, note, json;
 	char nic[64], peer[128], compress[32];
+	int gpu, peer_gpu; /* EPF_P2P_HOST: host memory */
+	const char *gpu_backend;
 };
 
 static const struct argp_option options[] = {
@@ -71,9 +75,25 @@ static const struct argp_option options[] = {
 	  "be the initiator, with the target there; both sides need the same other options", 0 },
 	{ "compress", O_COMPRESS, "HOW", 0,
 	  "values of bf16, compressed over a NIC where that saves time: none, split or full", 0 },
+	{ "gpu", O_GPU, "N[:M]", 0, "memory of GPU N, and of the peer's GPU M (N)", 0 },
+	{ "gpu-backend", O_GPU_BACKEND, "NAME", 0,
+	  "driver of the GPU: auto, cuda, hip or fake (auto)", 0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object", 0 },
 	{ 0 },
 };
+
+static int parse_gpus(const char *arg, struct opts *o)
+{
+	char end;
+	int n = sscanf(arg, "%d:%d%c", &o->gpu, &o->peer_gpu, &end);
+
+	if (n == 1 && !strchr(arg, ':'))
+		o->peer_gpu = o->gpu;
+	if (n == (strchr(arg, ':') ? 2 : 1) && o->gpu >= 0 && o->peer_gpu >= 0)
+		return 0;
+	bench_complain("--gpu %s: expected the number of a GPU, or N:M of two", arg);
+	return EINVAL;
+}
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -123,6 +143,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case O_COMPRESS:
 		snprintf(o->compress, sizeof(o->compress), "p2p-compress=%.18s", arg);
 		break;
+	case O_GPU:
+		err = parse_gpus(arg, o);
+		break;
+	case O_GPU_BACKEND:
+		o->gpu_backend = arg;
+		break;
 	case O_NIC:
 		snprintf(o->nic, sizeof(o->nic), "nic=%.59s", arg);
 		break;
@@ -141,6 +167,7 @@ static int open_endpoint(const struct opts *o, const char *name, struct epf_p2p 
 {
 	const char *settings[SETTINGS_MAX] = { NULL };
 	struct epf_p2p_options p;
+	char gpu[64];
 	int n = 0;
 
 	if (o->nic[0]) {
@@ -149,40 +176,27 @@ static int open_endpoint(const struct opts *o, const char *name, struct epf_p2p 
 	}
 	if (o->compress[0])
 		settings[n++] = o->compress;
+	snprintf(gpu, sizeof(gpu), "gpu-backend=%.40s", o->gpu_backend);
+	if (o->gpu >= 0)
+		settings[n++] = gpu;
 	epf_p2p_options_init(&p);
 	p.name = name;
 	p.settings = settings;
 	return bench_check(epf_p2p_open(&p, ep));
 }
 
-/* Memory as NumPy has it: where it is large, of huge pages. free() it; NULL: there is none. */
-static void *as_numpy(uint64_t bytes)
+/* Memory with the values of initiator or target, which is `which`. */
+static int get_memory(const struct opts *o, struct epf_p2p *ep, int which, struct xfer_memory *m)
 {
-	enum { HUGE_PAGE = 2 << 20 };
+	int rc;
 
-	void *at = NULL;
-
-	if (bytes < 2 * HUGE_PAGE)
-		return malloc(bytes);
-	if (posix_memalign(&at, HUGE_PAGE, bytes))
-		return NULL;
-	(void)madvise(at, bytes, MADV_HUGEPAGE);
-	return at;
-}
-
-static int get_memory(const struct opts *o, struct epf_p2p *ep, int which, uint8_t **out)
-{
-	void *at = NULL;
-
-	if (o->mapped && bench_check(epf_p2p_alloc(ep, span(o), &at)))
-		return -ENOMEM;
-	if (!o->mapped)
-		at = as_numpy(span(o));
-	if (!at)
-		return -ENOMEM;
-	xfer_fill(at, span(o), which, o->compress[0]);
-	*out = at;
-	return 0;
+	m->bytes = span(o);
+	m->device = which == 1 ? o->peer_gpu : o->gpu;
+	rc = xfer_memory_make(m, ep, o->mapped, o->gpu_backend);
+	if (rc)
+		return rc;
+	xfer_fill(m->host, m->bytes, which, o->compress[0]);
+	return xfer_memory_set(m);
 }
 
 struct hello {
@@ -224,13 +238,13 @@ static int target(const struct opts *o, int fd)
 	struct hello h = { 0 };
 	struct epf_p2p *ep;
 	uint64_t region, wrong = 0;
-	uint8_t *memory;
+	struct xfer_memory m;
 	char command;
 	int n;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (open_endpoint(o, "target", &ep) || get_memory(o, ep, 1, &memory) ||
-	    bench_check(epf_p2p_register(ep, memory, span(o), EPF_P2P_HOST, &region)) ||
+	if (open_endpoint(o, "target", &ep) || get_memory(o, ep, 1, &m) ||
+	    bench_check(epf_p2p_register(ep, m.at, m.bytes, m.device, &region)) ||
 	    bench_check(epf_p2p_export(ep, region, 0, span(o), EPF_P2P_READ | EPF_P2P_WRITE, 0, 0,
 				       h.key)))
 		return 1;
@@ -243,8 +257,10 @@ static int target(const struct opts *o, int fd)
 			answer(ep, fd);
 			break;
 		}
+		if (xfer_memory_see(&m))
+			return 1;
 		for (uint64_t i = 0; i < o->blocks; i++)
-			wrong += xfer_wrong(memory, i * (o->bytes + o->gap), o->bytes, 2,
+			wrong += xfer_wrong(m.host, i * (o->bytes + o->gap), o->bytes, 2,
 					    o->compress[0]);
 		if (!put(fd, &wrong, sizeof(wrong)))
 			return 1;
@@ -355,6 +371,7 @@ struct result {
 static void print(const struct opts *o, const struct result *r)
 {
 	double bytes = (double)(o->bytes * o->blocks), load[1] = { 0 };
+	char memory[48];
 
 	(void)getloadavg(load, 1);
 	if (o->json) {
@@ -371,15 +388,24 @@ static void print(const struct opts *o, const struct result *r)
 		bench_print_json(j);
 		return;
 	}
+	if (o->gpu >= 0)
+		snprintf(memory, sizeof(memory), "GPUs %d and %d", o->gpu, o->peer_gpu);
 	printf("# ep-bench xfer: %s, %" PRIu64 " blocks of %" PRIu64 " bytes, %" PRIu64
 	       " apart, %s, memory of %s, %s, %" PRIu64 " threads, load %.2f\n",
 	       o->read ? "read" : "write", o->blocks, o->bytes, o->gap,
-	       o->in_order ? "in order" : "shuffled", o->mapped ? "epf_p2p_alloc" : "NumPy's kind",
+	       o->in_order ? "in order" : "shuffled",
+	       o->gpu >= 0 ? memory
+	       : o->mapped ? "epf_p2p_alloc"
+			   : "NumPy's kind",
 	       o->nic[0] ? o->nic : "local", o->threads, load[0]);
 	printf("#%13s %13s %13s %13s %18s %14s\n", "median_us", "best_us", "GB/s", "best GB/s",
 	       "prepare_ns/block", "memcpy GB/s");
-	printf(" %13.2f %13.2f %13.3f %13.3f %18.1f %14.3f\n", r->median / 1e3, r->best / 1e3,
-	       bytes / r->median, bytes / r->best, r->post_ns, bytes / r->copy_median);
+	printf(" %13.2f %13.2f %13.3f %13.3f %18.1f ", r->median / 1e3, r->best / 1e3,
+	       bytes / r->median, bytes / r->best, r->post_ns);
+	if (o->gpu >= 0)
+		printf("%14s\n", "-");
+	else
+		printf("%14.3f\n", bytes / r->copy_median);
 	if (o->compress[0])
 		printf("# compressed: %" PRIu64 " of %.0f bytes, to %" PRIu64 "\n",
 		       r->peer.packed_from, bytes * (double)(o->repeat + 1), r->peer.packed_to);
@@ -417,8 +443,9 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	struct epf_p2p_xfer *x[64];
 	uint64_t conn, region, import;
 	struct epf_p2p *ep;
+	struct xfer_memory mine;
+	uint8_t *other = NULL;
 	struct hello h;
-	uint8_t *mine, *other;
 
 	r->peer.size = sizeof(r->peer);
 
@@ -426,7 +453,7 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	    !get(fd, &h, sizeof(h)))
 		return -EIO;
 	if (bench_check(epf_p2p_connect(ep, h.metadata, h.metadata_bytes, 0, &conn)) ||
-	    bench_check(epf_p2p_register(ep, mine, span(o), EPF_P2P_HOST, &region)) ||
+	    bench_check(epf_p2p_register(ep, mine.at, mine.bytes, mine.device, &region)) ||
 	    bench_check(epf_p2p_set_float(ep, region,
 					  o->compress[0] ? EPF_P2P_BF16 : EPF_P2P_NO_FLOAT)) ||
 	    bench_check(epf_p2p_import(ep, conn, h.key, 0, &import)) ||
@@ -434,12 +461,15 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 		return -EIO;
 	if (o->note && !put(fd, "n", 1))
 		return -EIO;
-	other = as_numpy(span(o));
-	if (!other)
-		return -ENOMEM;
-	memset(other, 1, span(o));
+	if (!mine.gpu) {
+		other = xfer_as_numpy(span(o));
+		if (!other)
+			return -ENOMEM;
+		memset(other, 1, span(o));
+	}
 	for (uint64_t i = 0; i < o->repeat + 1; i++) { /* the first touches the pages */
-		double copy = copy_here(o, b, mine, other), ns = run_round(ep, o, x);
+		double copy = other ? copy_here(o, b, mine.host, other) : 0;
+		double ns = run_round(ep, o, x);
 
 		if (ns <= 0) {
 			free(other);
@@ -451,8 +481,10 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 		}
 	}
 	free(other);
+	if (o->read && xfer_memory_see(&mine))
+		return -EIO;
 	if (o->read)
-		check_read(o, mine, r);
+		check_read(o, mine.host, r);
 	else if (!o->note && (!put(fd, "c", 1) || !get(fd, &r->wrong, sizeof(r->wrong))))
 		return -EIO;
 	if (bench_check(epf_p2p_peer(ep, conn, &r->peer)))
@@ -490,7 +522,14 @@ int bench_xfer(int argc, char **argv)
 		.parser = parse,
 		.doc = "Point-to-point transfers between two processes of this host."
 	};
-	struct opts o = { .bytes = 4096, .blocks = 16000, .gap = 128, .repeat = 9, .threads = 1 };
+	struct opts o = { .bytes = 4096,
+			  .blocks = 16000,
+			  .gap = 128,
+			  .repeat = 9,
+			  .threads = 1,
+			  .gpu = EPF_P2P_HOST,
+			  .peer_gpu = EPF_P2P_HOST,
+			  .gpu_backend = "auto" };
 	static struct result r;
 	int fd[2], status = 0, err;
 	pid_t pid;
@@ -499,6 +538,10 @@ int bench_xfer(int argc, char **argv)
 		return BENCH_USAGE;
 	if (o.threads > o.blocks) {
 		bench_complain("--threads is at most the number of blocks");
+		return BENCH_USAGE;
+	}
+	if (o.mapped && o.gpu >= 0) {
+		bench_complain("--mapped is host memory: leave out --gpu, or it");
 		return BENCH_USAGE;
 	}
 	if (o.port || o.peer[0])

@@ -15,15 +15,16 @@
 # --only    runs the parts whose name matches; --list names them all
 # --fake    the fake GPU instead: checks this script where there is none
 #
-# Parts: correct, correct-one (both processes on GPU 0), speed, speed-one; nixl, nixl-one (agents with VRAM, every byte compared), nixl-speed,
-# nixl-speed-one (beside UCX, alternating); coder (nvCOMP by itself), compress (GPU memory compressed over the software NIC). Each part has a deadline.
+# Parts: correct, correct-one (both processes on GPU 0), speed, speed-one; xfer, xfer-read (ep-bench xfer, where the build
+# has it: 16,000 blocks of 4 KiB); nixl, nixl-one (agents with VRAM, every byte compared), nixl-speed, nixl-speed-one (beside
+# UCX, alternating); coder (nvCOMP by itself), compress (GPU memory compressed over the software NIC). Each part has a deadline.
 # PYTHON names the interpreter that the wheel is for (python3).
 # Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed, never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=build out=$PWD/gpu-results/p2p wheel="" nvcomp="" rounds=15 list=0 fake=()
 # shellcheck disable=SC2034 # parts.sh reads them
-only=. suite="point to point" part_width=12 last=25 shown='^# \|^[0-9]'
+only=. suite="point to point" part_width=12 last=25 shown='^# \|^ *[0-9]'
 while [ $# -gt 0 ]; do
 	case $1 in
 	--build) build=$2 && shift ;;
@@ -60,6 +61,12 @@ part correct 300 "${cases[@]}" correct --devices "$two"
 [ "$gpus" = 1 ] || part correct-one 300 "${cases[@]}" correct --devices 0,0
 part speed 200 "${cases[@]}" speed --devices "$two"
 [ "$gpus" = 1 ] || part speed-one 200 "${cases[@]}" speed --devices 0,0
+bench=$(find_built ep-bench)
+if [ "$list" = 1 ] || [ -n "$bench" ]; then
+	blocks=("$bench" xfer --gpu "${two/,/:}" --gpu-backend "$([ "${#fake[@]}" = 0 ] && echo cuda || echo fake)")
+	part xfer 60 "${blocks[@]}"
+	part xfer-read 60 "${blocks[@]}" --read
+fi
 nixl_parts()
 {
 	local suffix=$1 devices=$2
