@@ -18,9 +18,14 @@
 
 /*
  * Of calls with several nodes: out of line. The instructions of a call have often left the caches since the last one, so what a single node needs is kept together:
- * each piece that has to be fetched takes up to a microsecond.
+ * each piece that has to be fetched takes up to a microsecond. HIP's compilers give kernels that call functions the shared memory of all kernels, more than
+ * there is.
  */
-#define HT_FAR_FN EPF_DEV_COLD
+#if defined(__HIP__)
+# define HT_FAR_FN EPF_DEV_FN
+#else
+# define HT_FAR_FN EPF_DEV_COLD
+#endif
 
 EPF_DEV_FN struct ht_state *ht_state_of(const struct ht_job *j)
 {

@@ -312,7 +312,7 @@ EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t h
 
 	LL_ROLLED
 	for (uint32_t s = 0; s < LL_STEPS; s++) {
-		struct ll_vec codes[LL_VECS / LL_STEPS] = { 0 };
+		struct ll_vec codes[LL_VECS / LL_STEPS];
 		uint32_t top = 0;
 		float scale, inv;
 
@@ -327,8 +327,7 @@ EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t h
 		for (uint32_t v = 0; v < each; v++) {
 			uint64_t q = ll_codes(&p->v[v], inv);
 
-			codes[v].w[0] = (uint32_t)q;
-			codes[v].w[1] = (uint32_t)(q >> 32);
+			codes[v] = (struct ll_vec){ { (uint32_t)q, (uint32_t)(q >> 32), 0, 0 } };
 		}
 		LL_UNROLL
 		for (uint32_t v = 0; v < LL_VECS; v++)
