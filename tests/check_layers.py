@@ -68,7 +68,7 @@ MAY_INCLUDE = {
     "bench/p2p": BENCH + ["bench/ring", "bench/verbs", "kernels", "fabric/gpu", "fabric/nic/emu/stages.h"],
     "bench/coder": ["fabric/base", "fabric/gpu"],
     "bench/compress": ["fabric/p2p/codec.h", "fabric/p2p/planes.h"],
-    "bench/xfer": BENCH + ["fabric/p2p/epf_p2p.h"],
+    "bench/xfer": BENCH + ["fabric/p2p/epf_p2p.h", "fabric/gpu/copy.h"],
     "bench": ["bench/common", EPF],
     "tests": ["queues", "fabric", "bootstrap", "kernels", "tools", "bench", "tests/ref"],
 }
