@@ -129,8 +129,8 @@ EPF_DEV_FN void ll_sum_token(const struct ll_token *t, uint32_t span, uint64_t r
 }
 
 /*
- * The same of BF16 rows where sums are made at the sender. Not inlined: a combine needs it at the sender and at the token's home, and most of its time
- * goes into what a warp does once, so instructions that are there already count.
+ * The same of BF16 rows where sums are made at the sender. Not inlined: a combine needs it at the sender and at the token's home, and most of what a warp
+ * does it does once, so that code which has been fetched already is worth something.
  */
 EPF_DEV_COLD void ll_sum_of(struct ll_token t, uint64_t rows, uint32_t hidden, uint32_t at,
 			    uint64_t to)

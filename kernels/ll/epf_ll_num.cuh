@@ -303,7 +303,7 @@ EPF_DEV_FN void ll_piece_store(const struct ll_piece *p, uint32_t piece, uint32_
 
 /*
  * BF16 in place to FP8: each vector's 8 codes in its first half, and the scales of the blocks. All lanes of the warp call it. A warp comes here once or
- * twice, and fetching unrolled instructions would take longer than they do: so the loop takes what is first in the piece and puts it behind the last.
+ * twice, where short code is quicker than unrolled: so the loop takes what is first in the piece and puts it behind the last.
  */
 EPF_DEV_FN void ll_piece_quantise(struct ll_piece *p, uint32_t piece, uint32_t hidden,
 				  int power_of_two)
