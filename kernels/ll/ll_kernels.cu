@@ -9,7 +9,7 @@
 
 /* CUDA: the argument is used where it lies, in constant memory; HIP's compilers do so by themselves. */
 #if defined(__HIP__)
-# define KERNEL __attribute__((global)) void
+# define KERNEL __attribute__((global, amdgpu_flat_work_group_size(1, 512))) void
 # define JOB    const struct ll_job
 #else
 # define KERNEL __global__ void __launch_bounds__(512, 1)
