@@ -266,6 +266,7 @@ static int target(const struct opts *o, int fd)
 			return 1;
 	}
 	epf_p2p_close(ep);
+	xfer_memory_free(&m);
 	return 0;
 }
 
@@ -495,6 +496,7 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	for (uint64_t i = 0; i < o->threads; i++)
 		epf_p2p_xfer_free(x[i]);
 	epf_p2p_close(ep);
+	xfer_memory_free(&mine);
 	free(b);
 	return 0;
 }

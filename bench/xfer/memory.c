@@ -41,6 +41,7 @@ int xfer_memory_make(struct xfer_memory *m, struct epf_p2p *ep, bool mapped, con
 	int rc = 0;
 
 	m->gpu = NULL;
+	m->is_mapped = mapped;
 	if (m->device >= 0)
 		rc = gpu_memory(m, backend);
 	else if (mapped)
@@ -54,6 +55,14 @@ int xfer_memory_make(struct xfer_memory *m, struct epf_p2p *ep, bool mapped, con
 	}
 	m->at = m->gpu ? m->at : m->host;
 	return 0;
+}
+
+void xfer_memory_free(struct xfer_memory *m)
+{
+	if (m->gpu)
+		m->gpu->mem_free(m->at);
+	if (!m->is_mapped)
+		free(m->host);
 }
 
 int xfer_memory_set(const struct xfer_memory *m)
