@@ -29,13 +29,28 @@ static const struct ll_kit_case small = { .experts = 6,
 					  .tokens = { 9, 4, 7 },
 					  .flags = EPF_LL_FP8 };
 
-static struct ll_kit *open_small(enum ll_kit_direct direct, uint64_t timeout_ns)
+/* After which an absent rank is masked: one that has only to wait for a CPU must come before, also beside busy loops (`tools/quickstart test --busy`). */
+static uint64_t absent_ms(void)
+{
+	const char *times = getenv("LIMIT_TIMES");
+
+	return 3000 * (times ? strtoull(times, NULL, 10) : 1);
+}
+
+/* Else, so that none is masked which the machine has stopped for a while. */
+static uint64_t long_wait(void)
+{
+	return 5 * absent_ms() * MS;
+}
+
+/* Ranks wait long for each other: patience() is for the step in which one is absent. */
+static struct ll_kit *open_small(enum ll_kit_direct direct)
 {
 	struct ll_kit_options o = { .ranks = 3,
 				    .direct = direct,
 				    .blocks = 2,
 				    .bytes = epf_ll_size_hint(9, 256, 3, 6),
-				    .timeout_ns = timeout_ns };
+				    .timeout_ns = long_wait() };
 
 	return ll_kit_open(&o);
 }
@@ -51,12 +66,11 @@ static void run(struct ll_kit *k, uint32_t absent, uint64_t seed)
 	ll_kit_run(k, &c, 1);
 }
 
-/* After which an absent rank is masked: one that has only to wait for a CPU must come before, also beside busy loops (`tools/quickstart test --busy`). */
-static uint64_t absent_ms(void)
+/* Sets how long ranks wait for each other; none is in a call. */
+static void patience(struct ll_kit *k, uint64_t ns)
 {
-	const char *times = getenv("LIMIT_TIMES");
-
-	return 3000 * (times ? strtoull(times, NULL, 10) : 1);
+	for (uint32_t r = 0; r < 3; r++)
+		ll_kit_ll(k, r)->opts.timeout_ns = ns;
 }
 
 static uint64_t now_ms(void)
@@ -79,13 +93,15 @@ static void expect_masks(struct ll_kit *k, uint32_t rank, uint32_t bits)
 /* A rank that makes no call: masked after the timeout, named once, not waited for again, and welcome when it is back. */
 static void absence(enum ll_kit_direct direct)
 {
-	struct ll_kit *k = open_small(direct, absent_ms() * MS);
+	struct ll_kit *k = open_small(direct);
 	uint64_t start;
 
 	run(k, 0, 1);
+	patience(k, absent_ms() * MS);
 	start = now_ms();
 	run(k, 1u << 2, 2);
 	assert_true(now_ms() - start >= absent_ms());
+	patience(k, long_wait());
 	for (uint32_t r = 0; r < 2; r++) {
 		expect_masks(k, r, 1u << 2);
 		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), -ETIMEDOUT);
@@ -120,7 +136,7 @@ static void a_rank_reached_by_stores_does_not_come(void **state)
 /* Sums at the sender wait for weights: a rank that does not begin its combine is masked in the SEND half, in time, and the others' sums are right. */
 static void no_weights_come(enum ll_kit_direct direct)
 {
-	struct ll_kit *k = open_small(direct, absent_ms() * MS);
+	struct ll_kit *k = open_small(direct);
 	struct ll_kit_case c = small;
 	uint64_t start;
 
@@ -128,9 +144,11 @@ static void no_weights_come(enum ll_kit_direct direct)
 	for (c.seed = 1; c.seed < 4; c.seed++)
 		ll_kit_run(k, &c, 1);
 	c.lost = 1u << 2;
+	patience(k, absent_ms() * MS);
 	start = now_ms();
 	ll_kit_run(k, &c, 1);
 	assert_true(now_ms() - start >= absent_ms());
+	patience(k, long_wait());
 	for (uint32_t r = 0; r < 2; r++) {
 		expect_masks(k, r, 1u << 2);
 		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), -ETIMEDOUT);
@@ -161,7 +179,7 @@ static void weights_by_stores_do_not_come(void **state)
 
 static void a_rank_dies(void **state)
 {
-	struct ll_kit *k = open_small(LL_KIT_NONE, absent_ms() * MS);
+	struct ll_kit *k = open_small(LL_KIT_NONE);
 
 	run(k, 0, 1);
 	run(k, 0, 2);
@@ -176,7 +194,7 @@ static void a_rank_dies(void **state)
 
 static void masked_ranks_are_left_out(void **state)
 {
-	struct ll_kit *k = open_small(LL_KIT_PAIRS, absent_ms() * MS);
+	struct ll_kit *k = open_small(LL_KIT_PAIRS);
 
 	for (uint32_t r = 1; r < 3; r++) {
 		assert_int_equal(epf_ll_mask_update(ll_kit_ll(k, r), 0, 1, NULL), 0);
@@ -203,13 +221,15 @@ static void masked_ranks_are_left_out(void **state)
  */
 static void absence_from_clean(enum ll_kit_direct direct)
 {
-	struct ll_kit *k = open_small(direct, absent_ms() * MS);
+	struct ll_kit *k = open_small(direct);
 	uint64_t start;
 
 	run(k, 0, 1);
+	patience(k, absent_ms() * MS);
 	start = now_ms();
 	ll_kit_clean(k, 1u << 1);
 	assert_true(now_ms() - start >= absent_ms());
+	patience(k, long_wait());
 	for (uint32_t r = 0; r < 3; r += 2) {
 		expect_masks(k, r, 1u << 1);
 		assert_int_equal(epf_ll_check(ll_kit_ll(k, r)), -ETIMEDOUT);
