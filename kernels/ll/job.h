@@ -113,7 +113,7 @@ struct ll_peer {
 		direct; /* that rank's communication memory as we store to it; 0: reached over the command path */
 	uint64_t seen[LL_KINDS]
 		     [2]; /* [kind][set]: last value of its signal or flag that was consumed */
-	uint64_t sent[LL_KINDS][2]; /* value last stored to our flag there */
+	uint64_t sent[LL_KINDS][2]; /* of a meeting: value last stored to our flag there */
 	uint64_t owed
 		[2]; /* [set]: rows it counted in a dispatch less those that came, 0 when all is through */
 	uint32_t live[LL_KINDS]; /* 1: what the call under way brings from it is here */

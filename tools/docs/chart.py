@@ -14,10 +14,10 @@ import sys
 
 # First two columns of a row, and how the chart names it.
 ROWS = [
-    ("128, 256", "one launch, as it comes (sums at the sender)", "128 tokens, one launch"),
-    ("128, 256", "hook, as it comes (sums at the sender)", "128 tokens, with hook"),
-    ("8, 256", "one launch, as it comes (row by row)", "8 tokens, one launch"),
-    ("8, 256", "hook, as it comes (row by row)", "8 tokens, with hook"),
+    ("128, 256", "one launch, default (sums at the sender)", "128 tokens, one launch"),
+    ("128, 256", "hook, default (sums at the sender)", "128 tokens, with hook"),
+    ("8, 256", "one launch, default (row by row)", "8 tokens, one launch"),
+    ("8, 256", "hook, default (row by row)", "8 tokens, with hook"),
 ]
 CALLS = ["dispatch", "combine", "both"]
 MARK = "<!-- chart: low latency -->"

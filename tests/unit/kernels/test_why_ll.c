@@ -30,14 +30,21 @@ struct ll_hold {
 	uint64_t begun_ns, held_ns;
 };
 
-/* Waits until all ranks but two have looked in vain many times, and then longer than everything has taken so far. */
+/*
+ * Waits until all ranks but two have looked in vain many times, and then longer than everything has taken so far. Twice many times: behind the first ones all
+ * have sent, so behind the next ones nobody looks for any but these two.
+ */
 static void until_all_look(struct ll_hold *h, uint32_t but, uint32_t nor)
 {
 	uint64_t start, held;
 
-	for (uint32_t r = 0; r < WHY_RANKS; r++)
-		while (r != but && r != nor && ll_kit_turns(h->kit, r) < MANY_TURNS)
+	for (uint32_t i = 0; i < 2 * WHY_RANKS; i++) {
+		uint32_t r = i % WHY_RANKS;
+		uint64_t from = i < WHY_RANKS ? 0 : ll_kit_turns(h->kit, r);
+
+		while (r != but && r != nor && ll_kit_turns(h->kit, r) < from + MANY_TURNS)
 			usleep(200);
+	}
 	start = epf_now_ns();
 	held = 2 * (start - h->begun_ns);
 	while (epf_now_ns() - start < held)
