@@ -39,7 +39,8 @@ static int check_options(struct epf *ep, const struct epf_ll_options *o)
 		return ll_fail(-EINVAL, "device is %d: -1 (CPU) or the number of a GPU is possible",
 			       o->device);
 	if (o->blocks > LL_WORDS)
-		return ll_fail(-EINVAL, "%u blocks: at most %u are possible; 0 chooses", o->blocks, LL_WORDS);
+		return ll_fail(-EINVAL, "%u blocks: at most %u are possible; 0 chooses", o->blocks,
+			       LL_WORDS);
 	if (o->bytes < flags)
 		return ll_fail(
 			-EINVAL,
