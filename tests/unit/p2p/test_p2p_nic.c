@@ -220,7 +220,7 @@ static void test_stalled_holds_up_nobody(void **state)
 {
 	enum { N = 2500, BYTES = 64 };
 	struct epf_p2p_xfer_options o = { .size = sizeof(o), .priority = EPF_P2P_URGENT };
-	struct epf_p2p_block *blocks = calloc(N, sizeof(*blocks));
+	struct epf_p2p_block *blocks = calloc(2 * N, sizeof(*blocks));
 	struct epf_p2p_xfer *stalled, *other;
 	struct epf_p2p_event e = { .kind = 0 };
 	uint64_t conn, import;
@@ -229,8 +229,10 @@ static void test_stalled_holds_up_nobody(void **state)
 	struct both b;
 
 	(void)state;
-	for (uint64_t i = 0; i < N; i++)
-		blocks[i] = epf_p2p_block(i * 100, i * 100, BYTES);
+	assert_non_null(blocks);
+	/* Each transfer has local memory of its own: each connection's engine writes it from another thread. */
+	for (uint64_t i = 0; i < 2 * N; i++)
+		blocks[i] = epf_p2p_block(i * 100, i % N * 100, BYTES);
 	snprintf(setting, sizeof(setting), "%s p2p-local=no", nic_setting);
 	target_start(&t, T_MMAP, "second", setting); /* before this process has threads */
 	begin(&b, T_MMAP, "peer-timeout=1h");
@@ -242,8 +244,8 @@ static void test_stalled_holds_up_nobody(void **state)
 	o.priority = EPF_P2P_NORMAL;
 	o.event = 1;
 	assert_ok(epf_p2p_prepare(b.ep, conn, EPF_P2P_OP_READ,
-				  &(struct epf_p2p_vector){ b.region, import, blocks, N }, 1, &o,
-				  &other));
+				  &(struct epf_p2p_vector){ b.region, import, blocks + N, N }, 1,
+				  &o, &other));
 	target_stop(&b.t);
 	assert_ok(epf_p2p_post(stalled, NULL, 0));
 	assert_ok(epf_p2p_post(other, NULL, 0));
