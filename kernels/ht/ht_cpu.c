@@ -7,8 +7,6 @@
 #include "kernels/ht/epf_ht_group.cuh"
 #include "kernels/ht/ht.h"
 
-#include <sched.h>
-
 enum { WAKE_EVERY = 4096 };
 
 static void (*const kernels[HT_KERNELS])(const struct ht_job *job) = {
@@ -20,22 +18,28 @@ static void (*const kernels[HT_KERNELS])(const struct ht_job *job) = {
 
 /* Whose kernel this thread runs. */
 static _Thread_local struct epf_ht *running;
-static _Thread_local uint32_t turns;
+static _Thread_local uint32_t idle;    /* turns of waits since the engine had work */
+static _Thread_local uint32_t unwoken; /* and since it was woken */
 
 /* A turn of a wait: the engine may have no thread but this one, or one that sleeps, which a command of the host wakes. */
 static void relax(void)
 {
-	if (epf_progress(running->ll->ep))
+	if (epf_progress(running->ll->ep)) {
+		idle = 0;
 		return;
-	if (running->nodes > 1 && turns++ % WAKE_EVERY == 0)
+	}
+	if (running->nodes > 1 && unwoken++ >= WAKE_EVERY) {
 		(void)epf_flush_post(running->ll->ring, 0);
-	(void)sched_yield();
+		unwoken = 0;
+	}
+	unwoken += ll_cpu_rest(&idle) ? WAKE_EVERY / 32 : 0; /* a nap is as long as many turns */
 }
 
 void ht_cpu_run(struct epf_ht *ht, enum ht_kernel kernel, const struct ht_job *job)
 {
 	running = ht;
-	turns = 0;
+	idle = 0;
+	unwoken = WAKE_EVERY;
 	epf_host_relax = relax;
 	for (uint32_t b = 0; b < job->blocks; b++) {
 		epf_host_block = b;

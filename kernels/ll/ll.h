@@ -65,6 +65,12 @@ struct ll_device {
 extern const struct ll_device ll_cpu;
 extern const struct ll_device ll_gpu;
 
+/*
+ * A turn of a wait on a CPU while the engine has no work: yields, and after a thousand turns in a row (about a millisecond) sleeps for 50 us, so that a rank that waits for
+ * a late one leaves it the CPU. *turns: the caller sets it to 0 when it begins and whenever the engine had work. Returns true if it slept.
+ */
+bool ll_cpu_rest(uint32_t *turns);
+
 /* Sets the text of epf_ll_error() and returns err. */
 int ll_fail(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The same for a failed call of epf.h: what was being done, then its last error. */

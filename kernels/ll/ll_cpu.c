@@ -19,8 +19,24 @@ static void (*const kernels[LL_KERNELS])(const struct ll_job *job) = {
 	[LL_K_MASK_GET] = ll_mask_get,         [LL_K_RESET] = ll_reset,
 };
 
+enum { REST_AFTER = 1000, REST_NS = 50000 };
+
 /* Whose kernel this thread runs. */
 static _Thread_local struct epf_ll *running;
+static _Thread_local uint32_t idle; /* turns of waits since the engine had work */
+
+bool ll_cpu_rest(uint32_t *turns)
+{
+	const struct timespec nap = { .tv_nsec = REST_NS };
+
+	if (*turns < REST_AFTER) {
+		++*turns;
+		(void)sched_yield();
+		return false;
+	}
+	nanosleep(&nap, NULL);
+	return true;
+}
 
 /* A turn of a wait: the engine may have no thread but this one. */
 static void relax(void)
@@ -28,8 +44,10 @@ static void relax(void)
 	int did = running->opts.progress ? running->opts.progress(running->opts.progress_arg)
 					 : epf_progress(running->ep);
 
-	if (!did)
-		(void)sched_yield();
+	if (did)
+		idle = 0;
+	else
+		(void)ll_cpu_rest(&idle);
 }
 
 static int cpu_open(struct epf_ll *ll)
@@ -74,6 +92,7 @@ static int cpu_launch(struct epf_ll *ll, enum ll_kernel kernel, const struct ll_
 	int err;
 
 	running = ll;
+	idle = 0;
 	epf_host_relax = relax;
 	for (uint32_t b = 0; b < job->blocks; b++) {
 		epf_host_block = b;
