@@ -108,11 +108,15 @@ int epf_fail(enum epf_reason r, const char *fmt, ...)
 
 int epf_fail_sys(enum epf_reason r, int err, const char *fmt, ...)
 {
-	const struct epf_reason_info *info = epf_reason_info(r);
+	const struct epf_reason_info *info;
 	int saved = errno;
 	char text[96];
 	va_list ap;
 
+	/* This has one remedy, whatever the call was for. */
+	if (err == EMFILE || err == ENFILE)
+		r = EPF_R_FILES;
+	info = epf_reason_info(r);
 	va_start(ap, fmt);
 	record(r, err > 0 ? strerror_r(err, text, sizeof(text)) : NULL, fmt, ap);
 	va_end(ap);

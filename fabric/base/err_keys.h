@@ -130,6 +130,7 @@ R(GPU_NVCOMP,          473, ENOENT,  "nvCOMP cannot be used, so GPU memory is no
 
 R(NO_MEMORY,           500, ENOMEM,  "The system has no memory for the request.", "free memory or raise the memory limit of the process")
 R(SYSTEM,              501, EIO,     "A call to the operating system failed.", "the message names the call and the system's reason")
+R(FILES,               502, EMFILE,  "This process, or the whole system, has as many files open as it may.", "raise the limit: ulimit -n, LimitNOFILE= of a unit, or fs.file-max for the system")
 
 R(SVC_GONE,            700, ECONNRESET, "The connection to the ep-fabric daemon ended.", "look at the daemon's log; start it again with ep-fabric run, then open and join again")
 R(SVC_ABSENT,          701, ENOENT,  "No ep-fabric daemon answers at the socket.", "start one with ep-fabric run, or unset EPF_SERVICE to run embedded")

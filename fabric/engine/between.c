@@ -6,6 +6,8 @@
 
 #include <sys/resource.h>
 
+enum { BLIND_SLEEP_NS = 20 * 1000 * 1000 };
+
 unsigned epf_core_run_calls(struct epf_core *core)
 {
 	struct epf_queue_item item;
@@ -139,9 +141,14 @@ uint64_t epf_core_due(const struct epf_core *core, uint64_t now)
 
 bool epf_core_look_again(struct epf_core *core)
 {
-	core->ops->arm(core->nic); /* if it fails, the sleep is short enough */
+	core->is_blind = core->ops->arm(core->nic) != 0;
 	return epf_core_has_work(core) || epf_core_step(core) || core->wakes ||
 	       core->ops->wake_pending(core->nic);
+}
+
+uint64_t epf_core_sleep_ns(const struct epf_core *core, uint64_t ns)
+{
+	return core->is_blind && ns > BLIND_SLEEP_NS ? BLIND_SLEEP_NS : ns;
 }
 
 void epf_core_note_wakeup(struct epf_core *core)

@@ -25,6 +25,8 @@ struct epf_call {
 uint64_t epf_core_due(const struct epf_core *core, uint64_t now);
 /* After arming: asks the NIC to ring, and looks for work for the last time, with a step. Returns true if there was any. */
 bool epf_core_look_again(struct epf_core *core);
+/* How long the core may sleep of ns: less if its NIC could not be asked to ring. After epf_core_look_again(). */
+uint64_t epf_core_sleep_ns(const struct epf_core *core, uint64_t ns);
 /* Counts a sleep of the calling thread, before it. */
 void epf_core_note_sleep(struct epf_core *core);
 /* After a sleep: counts it if there is work now. */

@@ -229,6 +229,7 @@ struct epf_core {
 	uint32_t owner;        /* enum epf_owner: who may step the core (owner.h) */
 	uint32_t
 		drive_wish; /* 1: a waiter wants to step the core: its thread sleeps as soon as it is idle */
+	bool is_blind; /* its NIC could not be asked to ring before the last sleep */
 	bool stays_awake; /* kernels push commands, which cannot wake it: core-idle=sleep pauses instead */
 	struct epf_queue *calls; /* requests of other threads, run between steps */
 	int running;             /* a thread is in epf_core_run */

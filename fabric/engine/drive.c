@@ -151,6 +151,7 @@ void epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns)
 		due = now + max_ns;
 	epf_wakeup_arm(core->wakeup);
 	if (!epf_core_look_again(core) && !EPF_LOAD_RELAXED(&core->stop)) {
+		due = now + epf_core_sleep_ns(core, due - now);
 		epf_core_note_sleep(core);
 		core->asleep_until = due;
 		end = epf_now_ns() + due - now;

@@ -16,7 +16,8 @@
 #include <stdbool.h>
 
 enum {
-	MAX_SLEEP_NS = 20 * 1000 * 1000,
+	/* A waiting thread that has the core and is stopped between two steps delays the engine until the sleep of its thread ends. */
+	DRIVEN_SLEEP_NS = 20 * 1000 * 1000,
 	BEAT_NS = 500 * 1000 * 1000,
 	LOOPS_PER_LOOK = 15,
 	/* On 2 CPUs at load 10, a write of 4 KiB between two hosts took 5 to 7 ms without this, and 0.07 ms with it. */
@@ -67,7 +68,8 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	epf_wakeup_arm(core->wakeup);
 	if (!epf_core_look_again(core)) {
 		epf_core_note_sleep(core);
-		epf_wakeup_sleep(core->wakeup, due - now < max_ns ? due - now : max_ns);
+		epf_wakeup_sleep(core->wakeup,
+				 epf_core_sleep_ns(core, due - now < max_ns ? due - now : max_ns));
 		epf_core_note_wakeup(core);
 	}
 	epf_wakeup_disarm(core->wakeup);
@@ -104,6 +106,16 @@ static bool lend_cpu(const struct epf_core *core)
 	return core->now(core->now_arg) - before < LATE_NS;
 }
 
+/* Sleeps until the core is rung, something is due, or the NIC's watch is. *drives: as they were counted after the last sleep. */
+static void sleep_idle(struct epf_core *core, uint64_t *drives)
+{
+	uint64_t now = epf_stat_get(core->stats, EPF_STAT_CORE_DRIVES);
+	bool is_driven = now != *drives;
+
+	*drives = now;
+	epf_core_thread_sleep(core, is_driven ? DRIVEN_SLEEP_NS : EPF_WATCH_NS);
+}
+
 static bool is_time_to_sleep(const struct epf_core *core, const struct epf_run_options *opts,
 			     uint64_t quiet_since, uint64_t busy_until)
 {
@@ -116,7 +128,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 {
 	uint64_t quiet_since = 0, next_beat = 0;
 	uint64_t busy_until = 0; /* others compute on this CPU, as far as is known */
-	uint64_t next_watch = 0;
+	uint64_t next_watch = 0, drives = 0;
 	unsigned loops = 0;
 
 	EPF_STORE_RELEASE(&core->running, 1); /* Q3 */
@@ -138,14 +150,15 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		EPF_CPU_PAUSE();
 		if (opts->idle != EPF_IDLE_SLEEP || core->stays_awake)
 			continue;
-		if (EPF_LOAD_RELAXED(&core->drive_wish))
-			epf_core_thread_sleep(core, MAX_SLEEP_NS);
-		else if (!quiet_since)
+		if (EPF_LOAD_RELAXED(&core->drive_wish) ||
+		    (quiet_since && is_time_to_sleep(core, opts, quiet_since, busy_until))) {
+			sleep_idle(core, &drives);
+			look(core, opts, &next_beat, &next_watch);
+		} else if (!quiet_since) {
 			quiet_since = core->now(core->now_arg);
-		else if (is_time_to_sleep(core, opts, quiet_since, busy_until))
-			epf_core_thread_sleep(core, MAX_SLEEP_NS);
-		else if (!lend_cpu(core))
+		} else if (!lend_cpu(core)) {
 			busy_until = core->now(core->now_arg) + BUSY_NS;
+		}
 	}
 	epf_core_run_calls(core);
 	EPF_STORE_RELEASE(&core->running, 0); /* Q3 */

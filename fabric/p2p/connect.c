@@ -289,8 +289,13 @@ static int connect_meta(struct epf_p2p *ep, const struct metadata *meta, uint64_
 	epf_p2p_kick(ep);
 	if (c->engine) {
 		rc = epf_p2p_engine_wait(c, end);
-		if (rc)
+		if (rc) {
+			struct epf_error why;
+
+			epf_error_get(&why);
 			(void)epf_p2p_disconnect(ep, *conn, EPF_P2P_NOW);
+			epf_error_set(&why);
+		}
 	}
 	return rc;
 }

@@ -6,6 +6,19 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The peer gives this connection up and says why, in a text that is not trusted. */
+static void end_because(struct conn *c, const uint8_t *text, uint32_t bytes)
+{
+	char why[sizeof(c->why)];
+
+	memcpy(why, text, bytes);
+	why[bytes] = '\0';
+	for (char *p = why; *p; p++)
+		if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
+			*p = '?';
+	epf_p2p_conn_end(c, CONN_LOST, why);
+}
+
 static int handle(struct conn *c, const struct received *m)
 {
 	if (m->type == MSG_IMPORT && m->bytes == sizeof(struct msg_import)) {
@@ -60,6 +73,10 @@ static int handle(struct conn *c, const struct received *m)
 	}
 	if (m->type == MSG_BYE && m->bytes == 0)
 		return -EPIPE;
+	if (m->type == MSG_BYE && m->bytes < sizeof(c->why)) {
+		end_because(c, m->data, m->bytes);
+		return -EPIPE;
+	}
 	return -EBADMSG;
 }
 

@@ -15,6 +15,18 @@
 
 enum { NAP_NS = 1000 * 1000 };
 
+/* The peer is gone while both join: why, as far as it has said. */
+static int lost_while_joining(struct conn *c)
+{
+	char why[sizeof(c->why)];
+
+	pthread_mutex_lock(&c->ep->lock);
+	snprintf(why, sizeof(why), "%s", c->why);
+	pthread_mutex_unlock(&c->ep->lock);
+	return epf_fail(EPF_R_P2P_LOST, "%s, while its engine joined: %s", c->label,
+			why[0] ? why : "it has gone");
+}
+
 /* The exchange of the pair's bootstrap, over the control connection. */
 static int exchange(void *arg, const void *mine, size_t len, void **theirs, size_t *their_len)
 {
@@ -28,8 +40,7 @@ static int exchange(void *arg, const void *mine, size_t len, void **theirs, size
 	if (len > P2P_PAYLOAD_MAX)
 		return epf_fail(EPF_R_BOOT_LIMIT, "%s: a description of %zu bytes", c->label, len);
 	if (epf_p2p_send(&c->stream, MSG_BOOT, mine, len, NULL, 0))
-		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined",
-				c->label);
+		return lost_while_joining(c);
 	pthread_mutex_lock(&e->lock);
 	while (!e->inbox && !e->is_leaving && !rc)
 		rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
@@ -40,8 +51,7 @@ static int exchange(void *arg, const void *mine, size_t len, void **theirs, size
 	if (!in && rc)
 		return epf_fail(EPF_R_P2P_TIMEOUT, "%s: its engine did not answer", c->label);
 	if (!in)
-		return epf_fail(EPF_R_P2P_LOST, "%s: it has gone while its engine joined",
-				c->label);
+		return lost_while_joining(c);
 	*their_len = in->bytes;
 	*theirs = malloc(in->bytes ? in->bytes : 1);
 	if (*theirs)
@@ -182,6 +192,16 @@ static void rest(struct engine_path *e)
 		pthread_cond_timedwait(&e->changed, &e->lock, &until);
 }
 
+/* This end's engine could not be opened or joined: the peer hears why, and the log of this process, as nobody may have called. */
+static void give_up(struct conn *c, const char *why)
+{
+	if (EPF_LOAD_ACQUIRE(&c->state) == CONN_OPEN) {
+		epf_warn("%s: no engine for its connection: %s", c->label, epf_last_error());
+		(void)epf_p2p_send(&c->stream, MSG_BYE, why, strlen(why), NULL, 0);
+	}
+	epf_p2p_conn_end(c, CONN_LOST, why);
+}
+
 static void *serve(void *arg)
 {
 	struct conn *c = arg;
@@ -194,7 +214,7 @@ static void *serve(void *arg)
 	epf_last_detail(why, sizeof(why));
 	report(c, rc);
 	if (rc)
-		epf_p2p_conn_end(c, CONN_LOST, why);
+		give_up(c, why);
 	pthread_mutex_lock(&e->lock);
 	while (!e->is_leaving) {
 		struct engine_job *job = e->jobs;

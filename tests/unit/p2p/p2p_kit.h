@@ -66,6 +66,8 @@ enum target_command {
 	/* Withdraws its export, and exports all its memory again: 4 bytes, what the withdrawal returned, then the new key. */
 	T_RENEW = 'r',
 	T_MORE = 'm', /* exports all its memory once more: the key, which T_RENEW then withdraws */
+	T_FULL = 'o', /* opens files until it may open only one more: 4 bytes, 0 */
+	T_ROOM = 'c', /* closes them: 4 bytes, 0 */
 	T_EXIT = 'x', /* closes its endpoint and ends */
 };
 

@@ -351,6 +351,33 @@ static void test_killed(void **state)
 	both_end_here(&b);
 }
 
+/* A peer that may open no more files has no engine for this connection: whoever connects hears the cause, and later ones are served. */
+static void test_peer_without_files(void **state)
+{
+	struct target t;
+	struct epf_p2p *ep;
+	uint64_t conn;
+	int32_t rc;
+	char setting[160];
+
+	(void)state;
+	snprintf(setting, sizeof(setting), "%s p2p-local=no", nic_setting);
+	target_start(&t, T_MMAP, "far-target", setting);
+	ep = endpoint_with("near", setting);
+	target_tell(&t, T_FULL);
+	assert_int_equal(target_answer(&t, &rc, sizeof(rc)), sizeof(rc));
+	assert_err(epf_p2p_connect(ep, t.metadata, t.metadata_bytes, 10 * SECOND, &conn),
+		   ECONNRESET);
+	assert_non_null(strstr(epf_last_error(), "far-target"));
+	assert_non_null(strstr(epf_last_error(), strerror(EMFILE)));
+	target_tell(&t, T_ROOM);
+	assert_int_equal(target_answer(&t, &rc, sizeof(rc)), sizeof(rc));
+	conn = connect_to(ep, &t);
+	assert_ok(epf_p2p_notify(ep, conn, "here", 4, SECOND));
+	epf_p2p_close(ep);
+	target_exit(&t);
+}
+
 /* NICs that reach GPU memory by dma-bufs only, which a fake GPU has not: the import says whom to ask, and the connection lives. */
 static void refuses_gpu(void)
 {
@@ -401,6 +428,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_stalled_holds_up_nobody),
 		cmocka_unit_test(test_withdrawal_lets_others_post),
 		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_peer_without_files),
 		cmocka_unit_test(test_gpu),
 	};
 

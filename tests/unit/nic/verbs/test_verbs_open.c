@@ -194,7 +194,7 @@ static void test_calls_that_fail(void **state)
 		{ "query_device", EIO, 0, EPF_R_VERBS_DEVICE, "cannot be asked" },
 		{ "query_gid_table", EIO, 0, EPF_R_VERBS_GID, "Input/output" },
 		{ "alloc_pd", ENOMEM, 0, EPF_R_VERBS_PIN, "ibv_alloc_pd" },
-		{ "create_comp_channel", EMFILE, 0, EPF_R_VERBS_CALL, "channel" },
+		{ "create_comp_channel", EMFILE, 0, EPF_R_FILES, "channel" },
 		{ "create_cq", ENOMEM, 0, EPF_R_VERBS_PIN, "verbs-completions" },
 		{ "create_cq", EINVAL, 1, EPF_R_VERBS_CALL, "verbs-receives" },
 		{ "create_srq", EINVAL, 0, EPF_R_VERBS_CALL, "verbs-receives" },
