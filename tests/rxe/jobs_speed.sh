@@ -138,7 +138,6 @@ group_speed()
 {
 	# ib_write_bw wants whole lists.
 	local writes=2048 pairs=7 rounds=5 bare=8192
-	[ "${EPF_TEST_LONG-}" = 1 ] || { writes=128 pairs=1 rounds=1 bare=1024 SPEED_SIZES="256 7168"; }
 	job speed-fabric 600 speed_fabric caller -n "$writes" --rounds "$rounds"
 	# With the engine on a separate thread; the two emulated CPUs are the kernel's too.
 	job speed-fabric-thread 300 speed_fabric thread -n "$writes" --rounds "$rounds"
