@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What an idle core does on its thread (fabric/engine/loop.c): it lends its CPU for a while and then sleeps, or sleeps at once while others keep the CPU. One
- * thread and no real time: the linker gives this test the core's sched_yield(), which says how long the CPU was away, and the core tries to sleep where it
+ * thread and, but for sleeps in earnest, no real time: the linker gives this test the core's sched_yield(), which says how long the CPU was away, and the core tries to sleep where it
  * arms the NIC.
  */
 #include "tests/unit/engine/null_rig.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,8 +25,11 @@ static struct {
 	struct epf_nic_ops ops;
 	const struct epf_nic_ops *real;
 	uint64_t away_ns, asleep_ns; /* how long a yield takes, and a sleep */
-	unsigned yields, sleeps;
+	unsigned yields, sleeps, watches;
 	unsigned stop_yields, stop_sleeps; /* after so many the core stops */
+	bool sleeps_truly, is_deaf;        /* no commands; the NIC cannot ring */
+	uint64_t drive_before;             /* a wait drives before the last but so many sleeps */
+	uint64_t slept_ns[4];              /* how long the core meant to sleep */
 } t;
 
 int __wrap_sched_yield(void)
@@ -36,14 +40,39 @@ int __wrap_sched_yield(void)
 	return 0;
 }
 
-/* Instead of a sleep there is a command. */
+static void watch(struct epf_nic *nic)
+{
+	t.watches++;
+	t.real->watch(nic);
+}
+
+/* Instead of a sleep there is a command, but where sleeps are asked for. */
 static int arm(struct epf_nic *nic)
 {
-	assert_true(epf_ring_push(&t.rig.rank[0].ring, (struct epf_cmd){ 0, 0 })); /* NOP */
+	struct epf_core *core = t.rig.core;
+
+	if (t.sleeps_truly) {
+		t.slept_ns[t.sleeps] = core->asleep_until - t.rig.now_ns;
+		epf_stat_add(core->stats, EPF_STAT_CORE_DRIVES, t.sleeps == t.drive_before);
+	} else {
+		assert_true(epf_ring_push(&t.rig.rank[0].ring, (struct epf_cmd){ 0, 0 })); /* NOP */
+	}
 	t.rig.now_ns += t.asleep_ns;
 	if (++t.sleeps == t.stop_sleeps)
 		epf_core_stop(t.rig.core);
-	return t.real->arm(nic);
+	return t.is_deaf ? -EOPNOTSUPP : t.real->arm(nic);
+}
+
+static void begin(void)
+{
+	memset(&t, 0, sizeof(t));
+	null_rig_open(&t.rig, false);
+	t.real = t.rig.core->ops;
+	t.ops = *t.real;
+	t.ops.arm = arm;
+	t.ops.watch = watch;
+	t.rig.core->ops = &t.ops;
+	t.rig.core->next_tick_ns = t.rig.core->next_beat_ns = 2 * LONG_NS;
 }
 
 /* Runs the core until the one or the other number is reached. */
@@ -51,13 +80,7 @@ static void run(uint64_t away_ns, uint64_t asleep_ns, unsigned yields, unsigned 
 {
 	struct epf_run_options o = { .idle = EPF_IDLE_SLEEP, .idle_after_ns = AFTER_NS };
 
-	memset(&t, 0, sizeof(t));
-	null_rig_open(&t.rig, false);
-	t.real = t.rig.core->ops;
-	t.ops = *t.real;
-	t.ops.arm = arm;
-	t.rig.core->ops = &t.ops;
-	t.rig.core->next_tick_ns = t.rig.core->next_beat_ns = 2 * LONG_NS;
+	begin();
 	t.away_ns = away_ns;
 	t.asleep_ns = asleep_ns;
 	t.stop_yields = yields;
@@ -86,12 +109,71 @@ static void lends_it_again_later(void **state)
 	assert_int_equal(t.yields, 2);
 }
 
+/* A step does not look at the NIC's events. */
+static void watches_after_each_sleep(void **state)
+{
+	run(AFTER_NS / 10, EPF_WATCH_NS, 0, 50);
+	assert_in_range(t.watches, 49, 52);
+}
+
+/* Sleeps four times in earnest; arm() sees each time how long the one before was meant to be. */
+static void sleep_four_times(void)
+{
+	struct epf_run_options o = { .idle = EPF_IDLE_SLEEP };
+
+	t.sleeps_truly = true;
+	t.away_ns = AFTER_NS / 10;
+	t.stop_sleeps = 4;
+	epf_core_run(t.rig.core, &o);
+	null_rig_close(&t.rig);
+}
+
+/* Time also passes where the core asks for it. */
+static bool is_long(uint64_t ns)
+{
+	return ns > EPF_WATCH_NS / 2;
+}
+
+static void sleeps_until_the_watch_is_due(void **state)
+{
+	begin();
+	t.drive_before = UINT64_MAX;
+	sleep_four_times();
+	assert_true(is_long(t.slept_ns[1]));
+	assert_true(is_long(t.slept_ns[2]));
+}
+
+/* A waiting thread that has the core may stop: its next sleep is short. */
+static void sleeps_shortly_after_a_drive(void **state)
+{
+	begin();
+	t.drive_before = 0;
+	sleep_four_times();
+	assert_true(is_long(t.slept_ns[1]));
+	assert_false(is_long(t.slept_ns[2]));
+	assert_true(is_long(t.slept_ns[3]));
+}
+
+static void sleeps_shortly_if_nothing_rings(void **state)
+{
+	begin();
+	t.is_deaf = true;
+	t.drive_before = UINT64_MAX;
+	sleep_four_times();
+	assert_false(is_long(t.slept_ns[1]));
+	assert_false(is_long(t.slept_ns[2]));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lends_the_cpu_and_then_sleeps),
 		cmocka_unit_test(does_not_lend_a_busy_cpu),
 		cmocka_unit_test(lends_it_again_later),
+		cmocka_unit_test(watches_after_each_sleep),
+		cmocka_unit_test(sleeps_until_the_watch_is_due),
+		cmocka_unit_test(sleeps_shortly_after_a_drive),
+		cmocka_unit_test(sleeps_shortly_if_nothing_rings),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
