@@ -413,7 +413,7 @@ int epf_stats_make_dir(const char *dir, char *reason, size_t reason_bytes);
 /*
  * Make the file <dir>/<instance>.stats (complete before it gets its name, replacing an older one) or
  * the same in memory. Space is allocated at once, so a full file system is an error here and not a
- * SIGBUS later. Strings are copied. Old files of writers that have ended go: epf_stats_sweep().
+ * SIGBUS later. Strings are copied. Old files of writers that have ended go, at most once a second: epf_stats_sweep().
  * Returns 0 and *out; else -errno and one line of cause in reason (if reason_bytes > 0):
  * -EINVAL for options, -E2BIG past a limit, -EBUSY where a living process writes a file of that
  * name, or what open, rename and so on said (-EROFS, -EACCES, -ENOSPC ...). After an error with a

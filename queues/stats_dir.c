@@ -28,6 +28,21 @@ static int is_stats(const struct dirent *entry)
 	       !strcmp(entry->d_name + n - suffix, EPF_STATS_SUFFIX);
 }
 
+/* A writer and what /proc says of it. It takes the kernel longer the more threads a process has, and a process may have hundreds of files. */
+struct known {
+	struct epf_stats_proc writer;
+	enum epf_stats_alive alive;
+};
+
+static enum epf_stats_alive ask(const struct epf_stats_proc *writer, struct known *last)
+{
+	if (memcmp(writer, &last->writer, sizeof(*writer)) != 0) {
+		last->writer = *writer;
+		last->alive = epf_stats_proc_alive(writer);
+	}
+	return last->alive;
+}
+
 int epf_stats_list(const char *dir, struct dirent ***list)
 {
 	int n = scandir(dir, list, is_stats, alphasort);
@@ -35,8 +50,8 @@ int epf_stats_list(const char *dir, struct dirent ***list)
 	return n < 0 ? -errno : n;
 }
 
-/* Whether the writer of an open file has certainly ended, and when it last gave a sign of life. */
-static bool has_ended(int fd, struct dead *out)
+/* Whether the writer of an open file has certainly ended, and when it last gave a sign of life. last: whom the file before is of. */
+static bool has_ended(int fd, struct known *last, struct dead *out)
 {
 	struct epf_stats_header h;
 	struct stat sb;
@@ -44,8 +59,7 @@ static bool has_ended(int fd, struct dead *out)
 	if (fstat(fd, &sb) || !S_ISREG(sb.st_mode) || pread(fd, &h, sizeof(h), 0) != sizeof(h) ||
 	    h.magic != EPF_STATS_MAGIC || h.version_major != EPF_STATS_VERSION_MAJOR)
 		return false;
-	if ((h.phase & 0xff) != EPF_STATS_CLOSED &&
-	    epf_stats_proc_alive(&h.writer) != EPF_STATS_DEAD)
+	if ((h.phase & 0xff) != EPF_STATS_CLOSED && ask(&h.writer, last) != EPF_STATS_DEAD)
 		return false;
 	out->dev = sb.st_dev;
 	out->ino = sb.st_ino;
@@ -78,6 +92,7 @@ unsigned epf_stats_sweep(const char *dir, uint64_t now_ns)
 	unsigned ended = 0, gone = 0;
 	struct dirent **list = NULL;
 	struct dead *dead = NULL;
+	struct known last = { .alive = EPF_STATS_UNKNOWN }; /* of nobody */
 
 	if (at >= 0)
 		n = epf_stats_list(dir, &list);
@@ -88,7 +103,7 @@ unsigned epf_stats_sweep(const char *dir, uint64_t now_ns)
 		fd = openat(at, list[i]->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 		if (fd < 0)
 			continue;
-		ended += has_ended(fd, &dead[ended]);
+		ended += has_ended(fd, &last, &dead[ended]);
 		close(fd);
 	}
 	if (ended)

@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define SWEEP_EVERY_NS UINT64_C(1000000000)
+
 struct epf_stats {
 	uint8_t *base;
 	size_t bytes;
@@ -252,6 +254,17 @@ err_unlink:
 	return rc;
 }
 
+/* Once a second: a process that opens hundreds of files one after another would look at all of them each time. */
+static void sweep(const char *dir)
+{
+	static uint64_t next_ns;
+	uint64_t now = clock_ns(CLOCK_MONOTONIC), due = EPF_LOAD_RELAXED(&next_ns);
+
+	if (now >= due && __atomic_compare_exchange_n(&next_ns, &due, now + SWEEP_EVERY_NS, false,
+						      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		epf_stats_sweep(dir, clock_ns(CLOCK_REALTIME));
+}
+
 static int make_file(const struct epf_stats_opts *opts, struct epf_stats *st,
 		     const struct epf_stats_header *plan, char *reason, size_t reason_bytes)
 {
@@ -276,7 +289,7 @@ static int make_file(const struct epf_stats_opts *opts, struct epf_stats *st,
 				   st->path, strerror(errno));
 		unlink(temp);
 	} else {
-		epf_stats_sweep(opts->dir, clock_ns(CLOCK_REALTIME));
+		sweep(opts->dir);
 	}
 out_free:
 	free(temp);
