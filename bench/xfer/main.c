@@ -7,6 +7,7 @@
  */
 #include "bench/common/bench.h"
 #include "bench/common/json.h"
+#include "bench/xfer/many.h"
 #include "bench/xfer/meet.h"
 #include "bench/xfer/memory.h"
 #include "bench/xfer/values.h"
@@ -44,12 +45,14 @@ enum {
 	O_COMPRESS,
 	O_GPU,
 	O_GPU_BACKEND,
+	O_CONNECTIONS,
 	SETTINGS_MAX = 6,
 };
 
 struct opts {
 	uint64_t bytes, blocks, gap, repeat, threads;
-	uint64_t port; /* where to be the target; 0: not the target side of two hosts */
+	uint64_t connections; /* of a target: what each costs; 0: transfers are measured */
+	uint64_t port;        /* where to be the target; 0: not the target side of two hosts */
 	bool in_order, read, mapped, note, json;
 	char nic[64], peer[128], compress[32];
 	int gpu, peer_gpu; /* EPF_P2P_HOST: host memory */
@@ -78,6 +81,9 @@ static const struct argp_option options[] = {
 	{ "gpu", O_GPU, "N[:M]", 0, "memory of GPU N, and of the peer's GPU M (N)", 0 },
 	{ "gpu-backend", O_GPU_BACKEND, "NAME", 0,
 	  "driver of the GPU: auto, cuda, hip or fake (auto)", 0 },
+	{ "connections", O_CONNECTIONS, "N", 0,
+	  "so many endpoints connect to a target: how long that takes, and what the target has and uses for each",
+	  0 },
 	{ "json", O_JSON, NULL, 0, "print one JSON object", 0 },
 	{ 0 },
 };
@@ -115,6 +121,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		break;
 	case O_THREADS:
 		err = bench_uint("--threads", arg, 1, 64, &o->threads);
+		break;
+	case O_CONNECTIONS:
+		err = bench_uint("--connections", arg, 1, 4000, &o->connections);
+		o->blocks = o->connections; /* one for each */
 		break;
 	case O_ORDER:
 		o->in_order = true;
@@ -199,21 +209,6 @@ static int get_memory(const struct opts *o, struct epf_p2p *ep, int which, struc
 	return xfer_memory_set(m);
 }
 
-struct hello {
-	uint32_t metadata_bytes;
-	uint8_t metadata[EPF_P2P_METADATA_BYTES], key[EPF_P2P_KEY_BYTES];
-};
-
-static bool get(int fd, void *data, size_t bytes)
-{
-	return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
-}
-
-static bool put(int fd, const void *data, size_t bytes)
-{
-	return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
-}
-
 /* Answers notifications until the other side closes the socket. */
 static void answer(struct epf_p2p *ep, int fd)
 {
@@ -235,7 +230,7 @@ static void answer(struct epf_p2p *ep, int fd)
 /* The peer: memory with its own values, told by a byte to answer, or to say how many bytes of the blocks are not the initiator's. */
 static int target(const struct opts *o, int fd)
 {
-	struct hello h = { 0 };
+	struct xfer_hello h = { 0 };
 	struct epf_p2p *ep;
 	uint64_t region, wrong = 0;
 	struct xfer_memory m;
@@ -250,19 +245,27 @@ static int target(const struct opts *o, int fd)
 		return 1;
 	n = epf_p2p_metadata(ep, h.metadata, sizeof(h.metadata));
 	h.metadata_bytes = (uint32_t)n;
-	if (n < 0 || !put(fd, &h, sizeof(h)))
+	if (n < 0 || !xfer_put(fd, &h, sizeof(h)))
 		return 1;
-	while (get(fd, &command, 1)) {
+	while (xfer_get(fd, &command, 1)) {
 		if (command == 'n') {
 			answer(ep, fd);
 			break;
+		}
+		if (command == 'p') {
+			struct xfer_cost cost;
+
+			xfer_cost_now(&cost);
+			if (!xfer_put(fd, &cost, sizeof(cost)))
+				return 1;
+			continue;
 		}
 		if (xfer_memory_see(&m))
 			return 1;
 		for (uint64_t i = 0; i < o->blocks; i++)
 			wrong += xfer_wrong(m.host, i * (o->bytes + o->gap), o->bytes, 2,
 					    o->compress[0]);
-		if (!put(fd, &wrong, sizeof(wrong)))
+		if (!xfer_put(fd, &wrong, sizeof(wrong)))
 			return 1;
 	}
 	epf_p2p_close(ep);
@@ -446,12 +449,12 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	struct epf_p2p *ep;
 	struct xfer_memory mine;
 	uint8_t *other = NULL;
-	struct hello h;
+	struct xfer_hello h;
 
 	r->peer.size = sizeof(r->peer);
 
 	if (!b || open_endpoint(o, "initiator", &ep) || get_memory(o, ep, 2, &mine) ||
-	    !get(fd, &h, sizeof(h)))
+	    !xfer_get(fd, &h, sizeof(h)))
 		return -EIO;
 	if (bench_check(epf_p2p_connect(ep, h.metadata, h.metadata_bytes, 0, &conn)) ||
 	    bench_check(epf_p2p_register(ep, mine.at, mine.bytes, mine.device, &region)) ||
@@ -460,7 +463,7 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	    bench_check(epf_p2p_import(ep, conn, h.key, 0, &import)) ||
 	    prepare(ep, o, conn, region, import, b, x, &r->post_ns))
 		return -EIO;
-	if (o->note && !put(fd, "n", 1))
+	if (o->note && !xfer_put(fd, "n", 1))
 		return -EIO;
 	if (!mine.gpu) {
 		other = xfer_as_numpy(span(o));
@@ -486,7 +489,7 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 		return -EIO;
 	if (o->read)
 		check_read(o, mine.host, r);
-	else if (!o->note && (!put(fd, "c", 1) || !get(fd, &r->wrong, sizeof(r->wrong))))
+	else if (!o->note && (!xfer_put(fd, "c", 1) || !xfer_get(fd, &r->wrong, sizeof(r->wrong))))
 		return -EIO;
 	if (bench_check(epf_p2p_peer(ep, conn, &r->peer)))
 		return -EIO;
@@ -501,6 +504,24 @@ static int initiate(const struct opts *o, int fd, struct result *r)
 	return 0;
 }
 
+static int open_one(const void *arg, const char *name, struct epf_p2p **ep)
+{
+	return open_endpoint(arg, name, ep);
+}
+
+static int connect_many(const struct opts *o, int fd, struct result *r)
+{
+	struct xfer_many m = { .open = open_one,
+			       .arg = o,
+			       .connections = o->connections,
+			       .bytes = o->bytes,
+			       .stride = o->bytes + o->gap,
+			       .value = 2,
+			       .json = o->json };
+
+	return xfer_many(&m, fd, &r->wrong);
+}
+
 /* Runs one of two sides that are on different hosts. */
 static int one_side(const struct opts *o, struct result *r)
 {
@@ -508,11 +529,13 @@ static int one_side(const struct opts *o, struct result *r)
 
 	if (fd < 0)
 		return BENCH_WRONG;
-	err = o->port ? target(o, fd) : initiate(o, fd, r);
+	err = o->port          ? target(o, fd)
+	      : o->connections ? connect_many(o, fd, r)
+			       : initiate(o, fd, r);
 	close(fd);
 	if (err)
 		return BENCH_WRONG;
-	if (!o->port)
+	if (!o->port && !o->connections)
 		print(o, r);
 	return r->wrong ? BENCH_WRONG : BENCH_OK;
 }
@@ -542,6 +565,11 @@ int bench_xfer(int argc, char **argv)
 		bench_complain("--threads is at most the number of blocks");
 		return BENCH_USAGE;
 	}
+	if (o.connections && (o.read || o.note || o.compress[0] || o.gpu >= 0 || o.threads > 1)) {
+		bench_complain(
+			"--connections writes host memory once over each: leave out the other options");
+		return BENCH_USAGE;
+	}
 	if (o.mapped && o.gpu >= 0) {
 		bench_complain("--mapped is host memory: leave out --gpu, or it");
 		return BENCH_USAGE;
@@ -557,7 +585,9 @@ int bench_xfer(int argc, char **argv)
 		_exit(target(&o, fd[1]));
 	}
 	close(fd[1]);
-	err = pid < 0 ? -errno : initiate(&o, fd[0], &r);
+	err = pid < 0         ? -errno
+	      : o.connections ? connect_many(&o, fd[0], &r)
+			      : initiate(&o, fd[0], &r);
 	close(fd[0]);
 	if (err && pid > 0)
 		kill(pid, SIGKILL);
@@ -565,6 +595,7 @@ int bench_xfer(int argc, char **argv)
 		waitpid(pid, &status, 0);
 	if (err || status)
 		return BENCH_WRONG;
-	print(&o, &r);
+	if (!o.connections)
+		print(&o, &r);
 	return r.wrong ? BENCH_WRONG : BENCH_OK;
 }
