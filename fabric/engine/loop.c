@@ -78,8 +78,8 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 }
 
 /* Periodic work on the core's thread: statistics heartbeat, liveness of peers. */
-static void look(struct epf_core *core, const struct epf_run_options *opts, uint64_t *next_beat,
-		 uint64_t *next_watch)
+static void keep_time(struct epf_core *core, const struct epf_run_options *opts,
+		      uint64_t *next_beat, uint64_t *next_watch)
 {
 	uint64_t now = core->now(core->now_arg);
 
@@ -91,7 +91,6 @@ static void look(struct epf_core *core, const struct epf_run_options *opts, uint
 		*next_watch = now + EPF_WATCH_NS;
 		core->ops->watch(core->nic);
 	}
-	epf_watch_look(core);
 }
 
 /*
@@ -139,8 +138,10 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 			handled += epf_core_run_calls(core);
 		if (core->wakes || core->ops->wake_pending(core->nic))
 			epf_core_wake(core);
-		if ((++loops & LOOPS_PER_LOOK) == 0)
-			look(core, opts, &next_beat, &next_watch);
+		if ((++loops & LOOPS_PER_LOOK) == 0) {
+			keep_time(core, opts, &next_beat, &next_watch);
+			epf_watch_look(core);
+		}
 		if (handled) {
 			quiet_since = 0;
 			continue;
@@ -153,7 +154,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		if (EPF_LOAD_RELAXED(&core->drive_wish) ||
 		    (quiet_since && is_time_to_sleep(core, opts, quiet_since, busy_until))) {
 			sleep_idle(core, &drives);
-			look(core, opts, &next_beat, &next_watch);
+			keep_time(core, opts, &next_beat, &next_watch);
 		} else if (!quiet_since) {
 			quiet_since = core->now(core->now_arg);
 		} else if (!lend_cpu(core)) {

@@ -192,11 +192,13 @@ static void rest(struct engine_path *e)
 		pthread_cond_timedwait(&e->changed, &e->lock, &until);
 }
 
-/* This end's engine could not be opened or joined: the peer hears why, and the log of this process, as nobody may have called. */
+/* This end's engine could not be opened or joined: the peer hears why, and the log of this process where nobody has called. */
 static void give_up(struct conn *c, const char *why)
 {
 	if (EPF_LOAD_ACQUIRE(&c->state) == CONN_OPEN) {
-		epf_warn("%s: no engine for its connection: %s", c->label, epf_last_error());
+		if (c->is_passive)
+			epf_warn("%s: no engine for its connection: %s", c->label,
+				 epf_last_error());
 		(void)epf_p2p_send(&c->stream, MSG_BYE, why, strlen(why), NULL, 0);
 	}
 	epf_p2p_conn_end(c, CONN_LOST, why);

@@ -366,7 +366,7 @@ static void test_peer_without_files(void **state)
 	ep = endpoint_with("near", setting);
 	target_tell(&t, T_FULL);
 	assert_int_equal(target_answer(&t, &rc, sizeof(rc)), sizeof(rc));
-	assert_err(epf_p2p_connect(ep, t.metadata, t.metadata_bytes, 10 * SECOND, &conn),
+	assert_err(epf_p2p_connect(ep, t.metadata, t.metadata_bytes, 100 * SECOND, &conn),
 		   ECONNRESET);
 	assert_non_null(strstr(epf_last_error(), "far-target"));
 	assert_non_null(strstr(epf_last_error(), strerror(EMFILE)));
