@@ -124,7 +124,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		break;
 	case O_CONNECTIONS:
 		err = bench_uint("--connections", arg, 1, 4000, &o->connections);
-		o->blocks = o->connections; /* one for each */
 		break;
 	case O_ORDER:
 		o->in_order = true;
@@ -561,6 +560,8 @@ int bench_xfer(int argc, char **argv)
 
 	if (argp_parse(&argp, argc, argv, 0, NULL, &o))
 		return BENCH_USAGE;
+	if (o.connections) /* a block for each, whatever else was asked for */
+		o.blocks = o.connections;
 	if (o.threads > o.blocks) {
 		bench_complain("--threads is at most the number of blocks");
 		return BENCH_USAGE;

@@ -143,6 +143,10 @@ int xfer_many(const struct xfer_many *m, int fd, uint64_t *wrong)
 		rc = -EIO;
 	if (!rc)
 		print(m, ns, cost, *wrong);
+	else
+		bench_complain(
+			"--connections: not finished: %s; if nothing else was said, look at the target's output",
+			strerror(-rc));
 	for (uint64_t i = 0; ep && i < m->connections; i++)
 		if (ep[i])
 			epf_p2p_close(ep[i]);

@@ -18,7 +18,7 @@ void xfer_cost_now(struct xfer_cost *out);
 struct xfer_many {
 	int (*open)(const void *arg, const char *name, struct epf_p2p **ep);
 	const void *arg;
-	uint64_t connections, bytes, stride; /* each writes a block of its own, once */
+	uint64_t connections, bytes, stride; /* each writes its own block once */
 	int value;                           /* xfer_fill()'s */
 	bool json;
 };

@@ -197,8 +197,8 @@ static void give_up(struct conn *c, const char *why)
 {
 	if (EPF_LOAD_ACQUIRE(&c->state) == CONN_OPEN) {
 		if (c->is_passive)
-			epf_warn("%s: no engine for its connection: %s", c->label,
-				 epf_last_error());
+			epf_warn_ratelimited("%s: no engine for its connection: %s", c->label,
+					     epf_last_error());
 		(void)epf_p2p_send(&c->stream, MSG_BYE, why, strlen(why), NULL, 0);
 	}
 	epf_p2p_conn_end(c, CONN_LOST, why);

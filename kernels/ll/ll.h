@@ -66,7 +66,7 @@ extern const struct ll_device ll_cpu;
 extern const struct ll_device ll_gpu;
 
 /*
- * A turn of a wait on a CPU while the engine has no work: yields, and after a thousand turns in a row (about a millisecond) sleeps for 50 us, so that a rank that waits for
+ * A turn of a wait on a CPU while the engine has no work: yields, and after a thousand turns in a row sleeps for 50 us, so that a rank that waits for
  * a late one leaves it the CPU. *turns: the caller sets it to 0 when it begins and whenever the engine had work. Returns true if it slept.
  */
 bool ll_cpu_rest(uint32_t *turns);

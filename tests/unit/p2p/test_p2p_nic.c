@@ -230,7 +230,7 @@ static void test_stalled_holds_up_nobody(void **state)
 
 	(void)state;
 	assert_non_null(blocks);
-	/* Each transfer has local memory of its own: each connection's engine writes it from another thread. */
+	/* The transfers share no local memory: each connection's engine writes from another thread. */
 	for (uint64_t i = 0; i < 2 * N; i++)
 		blocks[i] = epf_p2p_block(i * 100, i % N * 100, BYTES);
 	snprintf(setting, sizeof(setting), "%s p2p-local=no", nic_setting);
