@@ -54,8 +54,11 @@ struct epf_ll; /* one rank's buffers, state and kernels */
 #define EPF_LL_HIDDEN_MAX  65536u
 #define EPF_LL_EXPERTS_MAX 65536u
 #define EPF_LL_BLOCK       128u /* channels that share an FP8 scale */
-#define EPF_LL_SUMS_FROM \
- 160u /* rows of a rank at another from which sums at the sender pay: measured on two H200, 40 tokens of top-8 */
+/*
+ * tokens * topk of a rank from which sums at the sender pay. Two H100 and two H200: from 40 to 50 tokens of top-8; four H200: 30. With more ranks fewer of a
+ * token's experts share one; nothing has measured how many tokens it takes then.
+ */
+#define EPF_LL_SUMS_FROM(ranks) ((ranks) > 4u ? 80u * (ranks) : 320u)
 
 /* Which halves of a call are launched. */
 enum {
@@ -82,7 +85,7 @@ enum {
 	 */
 	EPF_LL_SUM_AT_SENDER = 4,
 	/*
-	 * With SUM_AT_SENDER: only for the tokens of ranks where tokens * topk is at least EPF_LL_SUMS_FROM * ranks; those of others travel row by row, and nobody
+	 * With SUM_AT_SENDER: only for the tokens of ranks where tokens * topk is at least EPF_LL_SUMS_FROM(ranks); those of others travel row by row, and nobody
 	 * waits for their weights.
 	 */
 	EPF_LL_SUM_IF_MANY = 8,

@@ -47,9 +47,8 @@ EPF_DEV_FN uint64_t ll_slot_at(const struct ll_job *j, uint32_t set, uint64_t ro
 
 /* Rows of one expert and rank, a piece of each: stored to their home where it is in reach, else to the memory that is sent from; a warp. */
 EPF_DEV_FN void ll_return_rows(const struct ll_job *j, uint32_t set, uint32_t expert, uint32_t rank,
-			       uint32_t piece)
+			       uint32_t piece, struct ll_range range)
 {
-	struct ll_range range = ll_range_of(j, expert, rank);
 	uint64_t list = (uint64_t)expert * j->ranks * j->tokens_max;
 	uint64_t direct = ll_peer_of(j, rank)->direct;
 	epf_lanes all = epf_lanes_where(1);
@@ -174,10 +173,12 @@ EPF_DEV_FN void ll_return_all(const struct ll_job *j, uint32_t set, int partial)
 	uint32_t items = j->local * j->ranks * pieces;
 
 	for (uint32_t i = ll_warp(j); i < items; i += ll_warps(j)) {
-		uint32_t list = i / pieces;
+		uint32_t expert = i / pieces / j->ranks, rank = i / pieces % j->ranks;
+		int sums = partial && ll_sums_for(j, rank); /* read together with the range */
+		struct ll_range range = ll_range_of(j, expert, rank);
 
-		if (!partial || !ll_sums_for(j, list % j->ranks))
-			ll_return_rows(j, set, list / j->ranks, list % j->ranks, i % pieces);
+		if (!sums)
+			ll_return_rows(j, set, expert, rank, i % pieces, range);
 	}
 }
 
@@ -187,11 +188,16 @@ EPF_DEV_FN void ll_combine_send(const struct ll_job *j, int partial)
 	uint32_t set = (uint32_t)(calls & 1u);
 	uint64_t tally = ll_tally(j, calls);
 	uint32_t forms;
+	int likely;
 
 	ll_count_half(tally, EPF_WHY_LL_COMBINE_SEND);
-	forms = partial ? ll_forms(j) : LL_AS_ROWS;
+	/* Where the own tokens are few, most likely all ranks' are: rows leave before that is known. */
+	likely = partial && !ll_sums_for(j, j->rank);
+	forms = partial && !likely ? ll_forms(j) : LL_AS_ROWS;
 	if (forms & LL_AS_ROWS)
 		ll_return_all(j, set, partial);
+	if (likely)
+		forms = ll_forms(j);
 	if (forms & LL_AS_SUMS)
 		ll_sum_and_return(j, calls);
 	ll_phase(tally, EPF_WHY_LL_COMBINE_SEND, EPF_WHY_MOVE);

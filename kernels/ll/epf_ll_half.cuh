@@ -104,7 +104,7 @@ EPF_DEV_FN int ll_sums_for(const struct ll_job *j, uint32_t rank)
 		return 1;
 	if (rank != j->rank)
 		tokens = LL_AT(const uint32_t, j->src_row)[ll_tokens_at(j, rank)];
-	return tokens * j->topk >= (uint64_t)EPF_LL_SUMS_FROM * j->ranks;
+	return tokens * j->topk >= EPF_LL_SUMS_FROM(j->ranks);
 }
 
 /* Is there a part of this rank in such a step at all? */

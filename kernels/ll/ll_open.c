@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-	MAGIC = 0x324c4c45, /* "ELL2" */
+	MAGIC = 0x334c4c45, /* "ELL3" */
 	PRIVATE_RINGS = 8,  /* one producer a call, two kinds of calls, streams that overlap */
 };
 

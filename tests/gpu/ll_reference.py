@@ -151,7 +151,7 @@ class Case:
 
     def check_combined(self, rank, sums, log=False):
         """Checks the sums of a combine: bit for bit in FP32 in the order of top-k, and near FP64. log: rows were sent as LogFMT."""
-        many = self.tokens[rank] * self.topk >= 160 * self.ranks  # EPF_LL_SUMS_FROM
+        many = self.tokens[rank] * self.topk >= 80 * max(self.ranks, 4)  # EPF_LL_SUMS_FROM
         if not log and (self.at_sender == "always" or self.at_sender == "auto" and many):
             return self._check_sums_of_sums(rank, sums)
         n = self.tokens[rank]

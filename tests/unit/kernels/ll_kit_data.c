@@ -340,7 +340,7 @@ void ll_kit_check_combined(struct ll_kit *k, struct batch *b)
 	for (uint32_t r = 0; r < k->o.ranks; r++) {
 		uint32_t tokens = b->c.tokens[r];
 		bool sums = b->c.sums &&
-			    (!b->c.many || tokens * b->c.topk >= EPF_LL_SUMS_FROM * k->o.ranks);
+			    (!b->c.many || tokens * b->c.topk >= EPF_LL_SUMS_FROM(k->o.ranks));
 
 		if (is_absent(&b->c, r) || b->c.lost >> r & 1)
 			continue;
