@@ -305,36 +305,55 @@ EPF_DEV_FN uint32_t ht_slot_of(const struct ht_job *j, const struct ht_given *g,
 	return slot;
 }
 
-/* Scales, and the weight of entry k, to a grouped row. A warp. */
-EPF_DEV_FN void ht_spread_extras(const struct ht_job *j, const struct ht_given *g, uint32_t k,
-				 uint32_t slot)
+/* Words of a row's scales that a lane reads once for all its grouped rows. */
+#define HT_HELD 2u
+
+/* Scales, and the weight of its entry, to a grouped row. A warp. */
+EPF_DEV_FN void ht_spread_extras(const struct ht_job *j, const struct ht_given *g,
+				 const uint32_t held[HT_HELD], uint32_t weight, uint32_t slot)
 {
-	for (uint32_t i = epf_lane(); i < g->e.words; i += LL_LANES)
+	LL_UNROLL
+	for (uint32_t n = 0; n < HT_HELD; n++) {
+		uint32_t i = n * LL_LANES + epf_lane();
+
+		if (i < g->e.words)
+			HT_AT(uint32_t, j->out_scales)
+		[slot * j->out_stride[0] + i * j->out_stride[1]] = held[n];
+	}
+	for (uint32_t i = HT_HELD * LL_LANES + epf_lane(); i < g->e.words; i += LL_LANES)
 		HT_AT(uint32_t, j->out_scales)
 	[slot * j->out_stride[0] + i * j->out_stride[1]] = ht_extra_word(&g->e, i);
 	if (epf_lane() == 0 && j->out_weights)
-		HT_AT(uint32_t, j->out_weights)[slot] = HT_AT(const uint32_t, g->e.weights)[k];
+		HT_AT(uint32_t, j->out_weights)[slot] = weight;
 }
 
 /* One chunk of a row, to the grouped rows of its entries. A warp. */
 EPF_DEV_FN void ht_spread_chunk(const struct ht_job *j, const struct ht_chunks *c,
 				const struct ht_given *g, uint32_t chunk)
 {
+	uint32_t held[HT_HELD] = { 0 };
 	epf_lanes all = epf_lanes_where(1), to;
 	struct ht_chunk p;
 
 	ht_load(c, &p, chunk, g->at);
+	LL_UNROLL
+	for (uint32_t n = 0; n < HT_HELD && chunk == 0; n++)
+		if (n * LL_LANES + epf_lane() < g->e.words)
+			held[n] = ht_extra_word(&g->e, n * LL_LANES + epf_lane());
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
-		uint32_t k = first + epf_lane();
+		uint32_t k = first + epf_lane(), weight = 0;
 		uint32_t slot = k < j->topk ? ht_slot_of(j, g, k, chunk == 0) : UINT32_MAX;
 
+		if (chunk == 0 && j->out_weights && k < j->topk)
+			weight = HT_AT(const uint32_t, g->e.weights)[k];
 		for (to = epf_lanes_where(slot != UINT32_MAX); to; to &= to - 1u) {
 			uint32_t lane = epf_lanes_first(to);
 			uint32_t at = (uint32_t)epf_lanes_get(all, slot, lane);
 
 			ht_store_once(c, &p, chunk, j->out + (uint64_t)at * j->row_bytes);
 			if (chunk == 0)
-				ht_spread_extras(j, g, first + lane, at);
+				ht_spread_extras(j, g, held,
+						 (uint32_t)epf_lanes_get(all, weight, lane), at);
 		}
 	}
 	if (chunk == 0 && epf_lane() == 0 && j->out_numbers)
