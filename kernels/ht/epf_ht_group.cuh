@@ -337,8 +337,8 @@ EPF_DEV_FN void ht_spread_chunk(const struct ht_job *j, const struct ht_chunks *
 
 	ht_load(c, &p, chunk, g->at);
 	LL_UNROLL
-	for (uint32_t n = 0; n < HT_HELD && chunk == 0; n++)
-		if (n * LL_LANES + epf_lane() < g->e.words)
+	for (uint32_t n = 0; n < HT_HELD; n++)
+		if (chunk == 0 && n * LL_LANES + epf_lane() < g->e.words)
 			held[n] = ht_extra_word(&g->e, n * LL_LANES + epf_lane());
 	for (uint32_t first = 0; first < j->topk; first += LL_LANES) {
 		uint32_t k = first + epf_lane(), weight = 0;
