@@ -27,7 +27,7 @@ enum { FP8 = EPF_LL_FP8, ROUND = FP8 | EPF_LL_ROUND_SCALE, UE8M0 = ROUND | EPF_L
  * costs more, up to a hundred times, nowhere.
  */
 #ifdef __SANITIZE_THREAD__
-enum { VALUES_FEW = 20000, VALUES_MOST = 20000, RANDOM_CASES = 6, HIDDEN_KINDS = 2 };
+enum { VALUES_FEW = 8000, VALUES_MOST = 8000, RANDOM_CASES = 6, HIDDEN_KINDS = 2 };
 #elif defined(__SANITIZE_ADDRESS__)
 enum { VALUES_FEW = 40000, VALUES_MOST = 40000, RANDOM_CASES = 12, HIDDEN_KINDS = 5 };
 #else

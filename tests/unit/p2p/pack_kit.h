@@ -18,8 +18,12 @@ enum { SEES_NICS = 1 };
 extern const char *pack_nic;
 extern bool pack_gpu;
 
-/* Two endpoints of this process, each with BYTES bytes; `near` has imported an export of `far`. */
+/* Two endpoints of this process, each with BYTES bytes, more than a chunk; `near` has imported an export of `far`. A sanitizer looks at each byte. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { BYTES = 3 << 19 };
+#else
 enum { BYTES = 3 << 20 };
+#endif
 
 struct pair {
 	struct epf_p2p *near, *far;
