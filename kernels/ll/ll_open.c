@@ -90,7 +90,7 @@ static int agree(const struct epf_ll *ll, const struct hello *mine, const uint8_
 		if (memcmp(&h, mine, sizeof(h)) != 0)
 			return ll_fail(
 				-EPROTO,
-				"rank %u opened low latency with region %u, first signal %u and %llu bytes, this rank with %u, %u and %llu: all must be alike",
+				"rank %u opened low latency with region %u, first signal %u and %llu bytes, this rank with %u, %u and %llu: all must be alike, and of the same build",
 				r, h.region, h.first_signal, (unsigned long long)h.bytes,
 				mine->region, mine->first_signal, (unsigned long long)mine->bytes);
 	}
