@@ -72,9 +72,16 @@ prepare()
 	return 1
 }
 
+# What most tests run: the code that packages hold.
 prepare_test_build()
 {
-	prepare build-test gcc -Dwerror=true -Dc_args=-g1
+	prepare build-test gcc -Dbuildtype=release -Dwerror=true
+}
+
+# The programs that hosts and figures need
+compile_programs()
+{
+	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric
 }
 
 # compile BUILD TARGET...: one check
@@ -120,6 +127,7 @@ run_suites()
 		# shellcheck disable=SC2086
 		compile_quietly "$build" $targets || return 1
 	fi
+	later_begin
 	start=$(now_ms)
 	# shellcheck disable=SC2153
 	log=$BUILD_ROOT/$build/meson-logs/quickstart-$STAGE.json
@@ -206,21 +214,60 @@ ahead_stop()
 	ahead_end "$1"
 }
 
-# compile_ahead STAGE CONFIGURE-ARGUMENTS: compiles the build of the stage if it is requested, with what running tests leave of the CPUs while they wait. On
-# a busy machine that may be nothing, so the stage stops it and compiles what is left.
-compile_ahead()
+# Builds of later stages, if they are requested, are compiled with what running tests leave of the CPUs while they wait, which on a busy machine may be nothing.
+# run_suites begins that (later_begin). A stage that compiles one of them ends it (turn_of STAGE), and compiles what is left.
+LATER=(asan tsan fuzz demo)
+later_begin()
 {
-	local targets
-	[[ " ${REQUESTED[*]} " == *" $1 "* ]] || return 0
+	[ "$QUICK" = yes ] || [ ${#LATER[@]} = 0 ] || [ -n "${AHEAD[later]:-}" ] || ahead_begin later compile_later
+}
+
+turn_of()
+{
+	local stage left=()
+	ahead_stop later
+	for stage in "${LATER[@]}"; do
+		[ "$stage" = "$1" ] || left+=("$stage")
+	done
+	LATER=("${left[@]}")
+}
+
+compile_later()
+{
+	local stage
 	renice -n 19 "$BASHPID"
-	configure "${@:2}" || return
-	if [ "$1" = fuzz ]; then
-		targets=$(expected fuzz | sed 's,^\([^ ]*\).*,tests/fuzz/\1,')
-	else
-		targets=$(python3 "$ROOT/tests/results.py" targets "$BUILD_ROOT/$2" threads -nosan)
-	fi
-	# shellcheck disable=SC2086
-	ninja -C "$BUILD_ROOT/$2" -j "$JOBS" $targets
+	for stage in "${LATER[@]}"; do
+		[[ " ${REQUESTED[*]} " != *" $stage "* ]] || "later_$stage"
+	done
+}
+
+later_asan()
+{
+	configure "${ASAN_BUILD[@]}" && compile_suites build-asan unit prop proc p2p hooks -nosan
+}
+
+later_tsan()
+{
+	configure "${TSAN_BUILD[@]}" && compile_suites build-tsan threads -nosan
+}
+
+later_fuzz()
+{
+	# shellcheck disable=SC2046
+	LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw configure "${FUZZ_BUILD[@]}" &&
+		ninja -C "$BUILD_ROOT/build-fuzz" -j "$JOBS" $(expected fuzz | sed 's,^\([^ ]*\).*,tests/fuzz/\1,')
+}
+
+later_demo()
+{
+	build_release
+}
+
+# compile_suites BUILD SUITE...: the programs of these suites' tests
+compile_suites()
+{
+	# shellcheck disable=SC2046
+	ninja -C "$BUILD_ROOT/$1" -j "$JOBS" $(python3 "$ROOT/tests/results.py" targets "$BUILD_ROOT/$1" "${@:2}")
 }
 
 # ---- stages -------------------------------------------------------------------------------------
@@ -287,8 +334,8 @@ fetch_promtool()
 stage_hosts()
 {
 	local log=$LOGS/hosts.log name rc
-	check "compile the release program" build_release || return 0
-	"$ROOT/tests/hosts/jobs.sh" "$BUILD_ROOT/$RELEASE" "$LOGS" >"$log" 2>&1
+	compile_programs || return 0
+	"$ROOT/tests/hosts/jobs.sh" "$BUILD_ROOT/build-test" "$LOGS" >"$log" 2>&1
 	rc=$?
 	sed -n 's/^# /        | /p' "$log"
 	while read -r name; do
@@ -308,31 +355,28 @@ stage_hosts()
 # Each hook breaks the engine in one way; the suite passes only if each is caught within 20 seeds. The build is that of the stage asan.
 stage_hooks()
 {
+	turn_of hooks
 	prepare "${ASAN_BUILD[@]}" && run_suites build-asan 6 hooks
-	if [ -f "$BUILD_ROOT/$RELEASE/build.ninja" ] || build_release >"$LOGS/hooks-release.log" 2>&1; then
-		check "a release program holds no hook" no_hooks_in_release
-	fi
+	compile_programs && check "a release program holds no hook" no_hooks_in_release
 }
 
 no_hooks_in_release()
 {
-	build_release >/dev/null || return 1
-	! find "$BUILD_ROOT/$RELEASE" -name '*.o' -exec nm -A {} + | grep -i 'epf_\w*hook'
+	! find "$BUILD_ROOT/build-test/"{fabric,queues,bootstrap,kernels,tools,bench} -name '*.o' -exec nm -A {} + | grep -i 'epf_\w*hook'
 }
 
 stage_asan()
 {
+	turn_of asan
 	prepare "${ASAN_BUILD[@]}" || return
-	ahead_begin tsan compile_ahead tsan "${TSAN_BUILD[@]}"
 	echo "    under AddressSanitizer and UBSan: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-asan 6 unit prop proc p2p
 }
 
 stage_tsan()
 {
-	ahead_stop tsan
+	turn_of tsan
 	prepare "${TSAN_BUILD[@]}" || return
-	LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw ahead_begin fuzz compile_ahead fuzz "${FUZZ_BUILD[@]}"
 	echo "    under ThreadSanitizer: EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS"
 	EPF_SEEDS=$SAN_SEEDS EPF_PROC_SEEDS=$SAN_PROC_SEEDS run_suites build-tsan 10 threads
 }
@@ -342,7 +386,7 @@ stage_fuzz()
 	local name runs files targets=()
 	# meson runs what it compiles to try the compiler, here, where a profile would be left behind.
 	local -x LLVM_PROFILE_FILE=$LOGS/fuzz-setup.profraw
-	ahead_stop fuzz
+	turn_of fuzz
 	prepare "${FUZZ_BUILD[@]}" || return
 	while read -r name runs files; do
 		if ninja -C "$BUILD_ROOT/build-fuzz" -t query "tests/fuzz/$name" >/dev/null 2>&1; then

@@ -19,6 +19,7 @@ stage_demo()
 		check "demo --small" quick_demo && sed 's/^/        | /' "$LOGS/demo-demo---small.log"
 		return
 	fi
+	turn_of demo
 	[ "$LONG" = no ] || shape=()
 	check "demo --build-only" "$ROOT/tools/quickstart" demo --build-only --no-install --build-dir "$BUILD_ROOT" || return
 	check "demo ${shape[*]}" "$ROOT/tools/quickstart" demo --no-install --build-dir "$BUILD_ROOT" "${shape[@]}" &&
@@ -107,7 +108,7 @@ stage_bench()
 	local form repeat=1
 	# Repetition makes the medians steadier, which are not judged.
 	[ "$LONG" = no ] || repeat=3
-	check "compile the release program" build_release || return
+	compile_programs || return
 	for form in "core --nic null" ring p2p "core --service --duration-ms 300 --runs 3" "p2p --service --rounds 3" \
 		"jobs --repeat $repeat" empty; do
 		# shellcheck disable=SC2086
@@ -120,7 +121,7 @@ stage_bench()
 bench_run()
 {
 	local form=$1
-	"$BUILD_ROOT/$RELEASE/bench/ep-bench" "$@" --json >"$LOGS/bench-$1.json" || return 1
+	"$BUILD_ROOT/build-test/bench/ep-bench" "$@" --json >"$LOGS/bench-$1.json" || return 1
 	[ "${2-}" != --service ] || form=$1-service
 	python3 "$ROOT/tests/results.py" bench "$form" "$LOGS/bench-$1.json"
 }

@@ -4,14 +4,14 @@
 # Stages that install: package, and frameworks and nixl, which run on packages of others that they fetch. Sourced by tests/stages.sh, which has their
 # helpers.
 
-# Begins the packages' build with the objects of the release program, whose flags are the same (ninja compiles again what differs). From nothing: the long form.
+# Begins the packages' build with the objects of the tests', whose flags are the same (ninja compiles again what differs). From nothing: the long form.
 package_build()
 {
 	local dir=$BUILD_ROOT/build-package
 	[ ! -f "$dir/build.ninja" ] || return 0
-	build_release || return
+	prepare_test_build && ninja -C "$BUILD_ROOT/build-test" || return
 	rm -rf "$dir"
-	cp -a "$BUILD_ROOT/$RELEASE" "$dir" && meson setup --reconfigure "$dir" "$ROOT" -Dcuda=auto
+	cp -a "$BUILD_ROOT/build-test" "$dir" && meson setup --reconfigure "$dir" "$ROOT" -Dtests=disabled -Dhip=disabled
 }
 
 # The clean Debian root that the packages are installed on, as a tar file of this run. Fetched ahead (prefetch); where that fails, install.sh says why.
