@@ -105,6 +105,7 @@ struct job_plan {
 	uint32_t pauses;
 	/* Every so many rounds, a flush replaces the wait for retirement; 0: 8. */
 	unsigned flush_every;
+	unsigned rest_us; /* between the rounds of job_play(): for a job that only has to go on */
 	/* A job across two machines: local has a bit for each rank forked here (0: all). One machine listens at an address (NULL: any port of
 	 * loopback); the other names it as its rendezvous (else NULL) and has no server. Both need EPF_SECRET. */
 	uint32_t local;

@@ -317,6 +317,8 @@ void job_play(struct job_rank *r)
 			break;
 		job_rank_step(r, r->round & 1 ? JOB_COMBINE : JOB_DISPATCH);
 		JOB_CHECK(r, job_rank_round(r, job_wait_ns()) == 0);
+		if (r->plan->rest_us)
+			usleep(r->plan->rest_us);
 	}
 	JOB_CHECK(r, job_rank_guard(r) == 0);
 	for (unsigned i = 0; i < JOB_COUNTERS; i++)

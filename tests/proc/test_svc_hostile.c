@@ -35,6 +35,7 @@ static void plan_job(struct job_plan *plan, const char *name)
 				   .tag = seed & 0xff,
 				   .daemons = &daemons,
 				   .body = job_play,
+				   .rest_us = 2000,
 				   .alarm_s = job_long() ? 3000 : 600 };
 }
 
@@ -182,7 +183,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ATTACK(directed, 0, 0),
-		ATTACK(mutated, 300000, 10000000),
+		ATTACK(mutated, 100000, 10000000),
 		ATTACK(scribble, 2000, 20000),
 		ATTACK(descriptors, 0, 0),
 		ATTACK(punch, 1500, 20000),
