@@ -12,6 +12,7 @@
 
 #include "fabric/base/err.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -29,25 +30,18 @@ struct cursor {
 	bool bad;
 };
 
-static void put_le(uint8_t **at, uint64_t value, unsigned bytes)
+static void put_u32(uint8_t **at, uint32_t value)
 {
-	for (unsigned i = 0; i < bytes; i++)
-		*(*at)++ = (uint8_t)(value >> 8 * i);
+	value = htole32(value);
+	memcpy(*at, &value, sizeof(value));
+	*at += sizeof(value);
 }
 
-static uint64_t get_le(struct cursor *c, unsigned bytes)
+static void put_u64(uint8_t **at, uint64_t value)
 {
-	uint64_t value = 0;
-
-	if (c->left < bytes) {
-		c->bad = true;
-		return 0;
-	}
-	for (unsigned i = 0; i < bytes; i++)
-		value |= (uint64_t)c->at[i] << 8 * i;
-	c->at += bytes;
-	c->left -= bytes;
-	return value;
+	value = htole64(value);
+	memcpy(*at, &value, sizeof(value));
+	*at += sizeof(value);
 }
 
 static void get_bytes(struct cursor *c, void *to, size_t n)
@@ -59,6 +53,22 @@ static void get_bytes(struct cursor *c, void *to, size_t n)
 	memcpy(to, c->at, n);
 	c->at += n;
 	c->left -= n;
+}
+
+static uint32_t get_u32(struct cursor *c)
+{
+	uint32_t value = 0;
+
+	get_bytes(c, &value, sizeof(value));
+	return le32toh(value);
+}
+
+static uint64_t get_u64(struct cursor *c)
+{
+	uint64_t value = 0;
+
+	get_bytes(c, &value, sizeof(value));
+	return le64toh(value);
 }
 
 static size_t region_bytes(uint32_t keys)
@@ -95,38 +105,38 @@ int epf_description_encode(const struct epf_description *d, uint8_t **out, size_
 	buf = at = malloc(bytes);
 	if (!buf)
 		return epf_fail(EPF_R_NO_MEMORY, "join: no memory for %zu bytes", bytes);
-	put_le(&at, MAGIC, 4);
-	put_le(&at, EPF_DESCRIBE_VERSION, 4);
-	put_le(&at, d->rank, 4);
-	put_le(&at, d->n_signals, 4);
-	put_le(&at, d->streams, 4);
-	put_le(&at, d->receives, 4);
-	put_le(&at, d->depth, 4);
-	put_le(&at, d->lanes, 4);
-	put_le(&at, d->ordered, 4);
-	put_le(&at, d->ctl_rkey, 4);
-	put_le(&at, d->ctl_raddr, 8);
+	put_u32(&at, MAGIC);
+	put_u32(&at, EPF_DESCRIBE_VERSION);
+	put_u32(&at, d->rank);
+	put_u32(&at, d->n_signals);
+	put_u32(&at, d->streams);
+	put_u32(&at, d->receives);
+	put_u32(&at, d->depth);
+	put_u32(&at, d->lanes);
+	put_u32(&at, d->ordered);
+	put_u32(&at, d->ctl_rkey);
+	put_u64(&at, d->ctl_raddr);
 	memcpy(at, d->node, sizeof(d->node));
 	at += sizeof(d->node);
 	memcpy(at, d->nic, sizeof(d->nic));
 	at += sizeof(d->nic);
-	put_le(&at, d->nic_addr_len, 4);
+	put_u32(&at, (uint32_t)d->nic_addr_len);
 	memcpy(at, d->nic_addr, d->nic_addr_len);
 	at += d->nic_addr_len;
-	put_le(&at, keys, 4);
+	put_u32(&at, keys);
 	for (uint32_t k = 1; k < keys; k++)
-		put_le(&at, d->ctl_rkeys[k], 4);
-	put_le(&at, d->n_tokens, 4);
+		put_u32(&at, d->ctl_rkeys[k]);
+	put_u32(&at, d->n_tokens);
 	for (uint32_t i = 0; i < d->n_tokens; i++)
-		put_le(&at, d->tokens[i], 8);
-	put_le(&at, d->n_regions, 4);
+		put_u64(&at, d->tokens[i]);
+	put_u32(&at, d->n_regions);
 	for (uint32_t i = 0; i < d->n_regions; i++) {
-		put_le(&at, d->regions[i].raddr, 8);
-		put_le(&at, d->regions[i].bytes, 8);
-		put_le(&at, d->regions[i].rkey, 4);
-		put_le(&at, d->regions[i].access, 4);
+		put_u64(&at, d->regions[i].raddr);
+		put_u64(&at, d->regions[i].bytes);
+		put_u32(&at, d->regions[i].rkey);
+		put_u32(&at, d->regions[i].access);
 		for (uint32_t k = 1; k < keys; k++)
-			put_le(&at, d->regions[i].rkeys[k], 4);
+			put_u32(&at, d->regions[i].rkeys[k]);
 	}
 	*out = buf;
 	*len = bytes;
@@ -147,20 +157,20 @@ static int no_memory(struct epf_description *d)
 
 static int decode_lists(struct cursor *c, struct epf_description *d)
 {
-	d->keys = (uint32_t)get_le(c, 4);
+	d->keys = get_u32(c);
 	if (c->bad || d->keys < 1 || d->keys > EPF_NIC_LINKS)
 		return malformed(d, "a bad number of keys");
 	for (uint32_t k = 1; k < d->keys; k++)
-		d->ctl_rkeys[k] = (uint32_t)get_le(c, 4);
-	d->n_tokens = (uint32_t)get_le(c, 4);
+		d->ctl_rkeys[k] = get_u32(c);
+	d->n_tokens = get_u32(c);
 	if (c->bad || d->n_tokens > MAX_TOKENS || c->left < 8 * (size_t)d->n_tokens)
 		return malformed(d, "a bad list of lanes");
 	d->tokens = calloc(d->n_tokens ? d->n_tokens : 1, sizeof(*d->tokens));
 	if (!d->tokens)
 		return no_memory(d);
 	for (uint32_t i = 0; i < d->n_tokens; i++)
-		d->tokens[i] = get_le(c, 8);
-	d->n_regions = (uint32_t)get_le(c, 4);
+		d->tokens[i] = get_u64(c);
+	d->n_regions = get_u32(c);
 	if (c->bad || d->n_regions > MAX_REGIONS ||
 	    c->left != region_bytes(d->keys) * (size_t)d->n_regions)
 		return malformed(d, "a bad list of regions");
@@ -171,13 +181,13 @@ static int decode_lists(struct cursor *c, struct epf_description *d)
 		struct epf_region_remote *r = &d->regions[i];
 		uint32_t access;
 
-		r->raddr = get_le(c, 8);
-		r->bytes = get_le(c, 8);
-		r->rkey = (uint32_t)get_le(c, 4);
-		access = (uint32_t)get_le(c, 4);
+		r->raddr = get_u64(c);
+		r->bytes = get_u64(c);
+		r->rkey = get_u32(c);
+		access = get_u32(c);
 		r->access = (uint16_t)access;
 		for (uint32_t k = 1; k < d->keys; k++)
-			r->rkeys[k] = (uint32_t)get_le(c, 4);
+			r->rkeys[k] = get_u32(c);
 		r->state = r->bytes ? EPF_REGION_LIVE : EPF_REGION_FREE;
 		if (r->bytes > EPF_WIDE_REGION_BYTES || r->bytes > UINT64_MAX - r->raddr)
 			return malformed(d, "a region beyond the limit");
@@ -192,22 +202,22 @@ int epf_description_decode(const uint8_t *buf, size_t len, struct epf_descriptio
 	struct cursor c = { .at = buf, .left = len };
 
 	memset(d, 0, sizeof(*d));
-	if (get_le(&c, 4) != MAGIC)
+	if (get_u32(&c) != MAGIC)
 		return malformed(d, "no magic number");
-	if (get_le(&c, 4) != EPF_DESCRIBE_VERSION)
+	if (get_u32(&c) != EPF_DESCRIBE_VERSION)
 		return malformed(d, "another version");
-	d->rank = (uint32_t)get_le(&c, 4);
-	d->n_signals = (uint32_t)get_le(&c, 4);
-	d->streams = (uint32_t)get_le(&c, 4);
-	d->receives = (uint32_t)get_le(&c, 4);
-	d->depth = (uint32_t)get_le(&c, 4);
-	d->lanes = (uint32_t)get_le(&c, 4);
-	d->ordered = (uint32_t)get_le(&c, 4);
-	d->ctl_rkey = (uint32_t)get_le(&c, 4);
-	d->ctl_raddr = get_le(&c, 8);
+	d->rank = get_u32(&c);
+	d->n_signals = get_u32(&c);
+	d->streams = get_u32(&c);
+	d->receives = get_u32(&c);
+	d->depth = get_u32(&c);
+	d->lanes = get_u32(&c);
+	d->ordered = get_u32(&c);
+	d->ctl_rkey = get_u32(&c);
+	d->ctl_raddr = get_u64(&c);
 	get_bytes(&c, d->node, sizeof(d->node));
 	get_bytes(&c, d->nic, sizeof(d->nic));
-	d->nic_addr_len = (size_t)get_le(&c, 4);
+	d->nic_addr_len = get_u32(&c);
 	if (c.bad || d->nic_addr_len > sizeof(d->nic_addr))
 		return malformed(d, "a bad NIC address");
 	get_bytes(&c, d->nic_addr, d->nic_addr_len);

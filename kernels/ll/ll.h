@@ -62,6 +62,17 @@ struct ll_device {
 	int (*sync)(struct epf_ll *ll, void *stream);
 };
 
+/* Of the sources of these kernels (kernels/build_id.py). What kernels write for those of other ranks has no version of its own: all must be the same. */
+extern const uint64_t ll_build_id;
+
+/* What every rank sends to all others. The identity of its GPU follows, and a bit for each rank that it can store to. */
+struct ll_hello {
+	uint64_t build_id;
+	uint64_t bytes;
+	uint32_t region;
+	uint32_t first_signal;
+};
+
 extern const struct ll_device ll_cpu;
 extern const struct ll_device ll_gpu;
 

@@ -9,19 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	MAGIC = 0x334c4c45, /* "ELL3" */
-	PRIVATE_RINGS = 8,  /* one producer a call, two kinds of calls, streams that overlap */
-};
-
-/* What every rank sends to all others. The identity of its GPU follows, and a bit for each rank that it can store to. */
-struct hello {
-	uint32_t magic;
-	uint32_t region;
-	uint32_t first_signal;
-	uint32_t head_bytes;
-	uint64_t bytes;
-};
+enum { PRIVATE_RINGS = 8 }; /* one producer a call, two kinds of calls, streams that overlap */
 
 void epf_ll_options_init(struct epf_ll_options *opts)
 {
@@ -81,16 +69,23 @@ static int make_memory(struct epf_ll *ll)
 	return err;
 }
 
-static int agree(const struct epf_ll *ll, const struct hello *mine, const uint8_t *all, size_t each)
+static int agree(const struct epf_ll *ll, const struct ll_hello *mine, const uint8_t *all,
+		 size_t each)
 {
 	for (uint32_t r = 0; r < ll->ranks; r++) {
-		struct hello h;
+		struct ll_hello h;
 
 		memcpy(&h, all + r * each, sizeof(h));
+		if (h.build_id != mine->build_id)
+			return ll_fail(
+				-EPROTO,
+				"rank %u (node %u) has other kernels, build %016llx, than rank %u (node %u), build %016llx: install the same ep-fabric on all nodes",
+				r, epf_node_of(ll->ep, r), (unsigned long long)h.build_id, ll->rank,
+				epf_node_of(ll->ep, ll->rank), (unsigned long long)mine->build_id);
 		if (memcmp(&h, mine, sizeof(h)) != 0)
 			return ll_fail(
 				-EPROTO,
-				"rank %u opened low latency with region %u, first signal %u and %llu bytes, this rank with %u, %u and %llu: all must be alike, and of the same build",
+				"rank %u opened low latency with region %u, first signal %u and %llu bytes, this rank with %u, %u and %llu: all must be alike",
 				r, h.region, h.first_signal, (unsigned long long)h.bytes,
 				mine->region, mine->first_signal, (unsigned long long)mine->bytes);
 	}
@@ -122,11 +117,10 @@ static bool bit_of(const uint8_t *bits, uint32_t r)
 /* Exchanges what the ranks have, checks that they agree, and finds who is reached by plain stores: both ways or not at all. */
 static int meet(struct epf_ll *ll, struct ll_peer *peers)
 {
-	size_t bits = sizeof(struct hello) + sizeof(uint64_t), each = bits + (ll->ranks + 7) / 8;
+	size_t bits = sizeof(struct ll_hello) + sizeof(uint64_t), each = bits + (ll->ranks + 7) / 8;
 	uint64_t identity = 0, theirs;
 	uint8_t *mine = calloc(1, each), *all = calloc(ll->ranks, each);
-	struct hello h = { MAGIC, ll->region, ll->opts.first_signal, sizeof(struct ll_head),
-			   ll->opts.bytes };
+	struct ll_hello h = { ll_build_id, ll->opts.bytes, ll->region, ll->opts.first_signal };
 	int err = mine && all ? 0 : ll_fail(-ENOMEM, "no memory for %u ranks", ll->ranks);
 
 	for (uint32_t r = 0; r < ll->ranks && !err && ll->opts.peers; r++)

@@ -163,7 +163,7 @@ static const struct {
 
 /*
  * Every shape, twice each, twice with LogFMT, twice with sums at the sender and twice where there are many, so that both sets of buffers are used, with a clean in between. On a fake GPU, whose rings
- * keep the engines' cores awake, and under ThreadSanitizer, once each; under both without LogFMT.
+ * keep the engines' cores awake, and under ThreadSanitizer, once each; where both hold, rows as they are and sums only.
  */
 static void each_shape(struct ll_kit_options o)
 {
