@@ -217,7 +217,7 @@ uint64_t epf_ll_head_bytes(uint32_t ranks);
  * @ep: joined; stays the caller's and must outlive *out. One struct epf_ll a rank (it takes the rank's struct epf_gpu).
  *
  * For a GPU, call it in the thread whose current device it is. -EINVAL: an option; -ENOSPC: too few signals; -ENODEV: no such GPU; -ENOTSUP: this build has no kernels for it;
- * -EPROTO: ranks disagree; errors of epf.h. Which rank fails first decides what the others see: they run into the bootstrap's deadline.
+ * -EPROTO: ranks disagree, or their kernels are of different builds; errors of epf.h. Which rank fails first decides what the others see: they run into the bootstrap's deadline.
  */
 int epf_ll_open(struct epf *ep, const struct epf_ll_options *opts, struct epf_ll **out);
 
