@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a C file with the number of these kernels, by which ranks see that another rank has other ones: a digest of all sources in this folder.
+"""Writes a C file with the build ID of the kernels, a digest of all sources in this folder. Ranks compare it when they open, and refuse any other.
 
     build_id.py OUT.c OUT.d
 
-Run by meson. OUT.d names the sources and their folders, so that a change, a new file and a removed one make it again. The same sources give the same number
+Run by meson. OUT.d names the sources and their folders, so that a changed, new or removed file rebuilds it. The same sources give the same ID
 on every machine and in every build.
 """
 import hashlib

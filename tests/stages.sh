@@ -78,7 +78,7 @@ prepare_test_build()
 	prepare build-test gcc -Dbuildtype=release -Dwerror=true
 }
 
-# The programs that hosts and figures need
+# The programs that hosts and bench run.
 compile_programs()
 {
 	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric

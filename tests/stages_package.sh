@@ -4,7 +4,7 @@
 # Stages that install: package, and frameworks and nixl, which run on packages of others that they fetch. Sourced by tests/stages.sh, which has their
 # helpers.
 
-# Begins the packages' build with the objects of the tests', whose flags are the same (ninja compiles again what differs). From nothing: the long form.
+# Begins the packages' build with the objects of build-test, whose flags are the same (ninja compiles again what differs). From nothing: the long form.
 package_build()
 {
 	local dir=$BUILD_ROOT/build-package

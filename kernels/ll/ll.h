@@ -62,7 +62,7 @@ struct ll_device {
 	int (*sync)(struct epf_ll *ll, void *stream);
 };
 
-/* Of the sources of these kernels (kernels/build_id.py). What kernels write for those of other ranks has no version of its own: all must be the same. */
+/* Digest of the kernels' sources (kernels/build_id.py). The formats that kernels share across ranks carry no version, so all ranks must run the same kernels. */
 extern const uint64_t ll_build_id;
 
 /* What every rank sends to all others. The identity of its GPU follows, and a bit for each rank that it can store to. */

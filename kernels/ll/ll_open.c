@@ -79,7 +79,7 @@ static int agree(const struct epf_ll *ll, const struct ll_hello *mine, const uin
 		if (h.build_id != mine->build_id)
 			return ll_fail(
 				-EPROTO,
-				"rank %u (node %u) has other kernels, build %016llx, than rank %u (node %u), build %016llx: install the same ep-fabric on all nodes",
+				"rank %u (node %u) runs different kernels (build %016llx) than rank %u (node %u, build %016llx): install the same ep-fabric on all nodes",
 				r, epf_node_of(ll->ep, r), (unsigned long long)h.build_id, ll->rank,
 				epf_node_of(ll->ep, ll->rank), (unsigned long long)mine->build_id);
 		if (memcmp(&h, mine, sizeof(h)) != 0)
