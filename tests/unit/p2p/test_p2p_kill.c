@@ -3,6 +3,7 @@
  * Peers that die, stop, or come and go: every wait ends, errors name the peer, withdrawal and deregistration hold under traffic. Numbers of rounds, no
  * verdict on time but the deadlines that calls were given.
  */
+#include "fabric/p2p/p2p_priv.h"
 #include "tests/unit/p2p/p2p_kit.h"
 
 #include <dirent.h>
@@ -341,9 +342,13 @@ static void test_many(void **state)
 	epf_p2p_close(hub);
 }
 
+/* Closes once the wait has begun: no call may follow a close. */
 static void *close_it(void *arg)
 {
-	usleep(50000);
+	const struct epf_p2p *ep = arg;
+
+	while (!__atomic_load_n(&ep->events.sleepers, __ATOMIC_ACQUIRE))
+		usleep(100);
 	epf_p2p_close(arg);
 	return NULL;
 }
