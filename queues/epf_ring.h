@@ -24,10 +24,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__SSE2__) && !defined(__CUDACC__)
-# include <emmintrin.h>
-#endif
-
 #define EPF_RING_MAGIC    UINT64_C(0x31474e5246504545) /* "EEPFRNG1" in memory order */
 #define EPF_RING_VERSION  1u
 #define EPF_RING_LOG2_MIN 4u
@@ -156,18 +152,23 @@ EPF_INLINE void epf_ring_consumer_init(struct epf_ring_consumer *c, struct epf_r
 	c->published = start;
 }
 
+#if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__SANITIZE_THREAD__)
+/* Both words of a slot. <emmintrin.h> has a type for it, too, but takes a compiler longer than all of this header. */
+typedef uint64_t epf_slot_words __attribute__((vector_size(16), may_alias));
+#endif
+
 /* Loads a slot: one 16-byte load where the machine has it; two acquire loads elsewhere, held together by the parities. [A1] */
 EPF_INLINE struct epf_cmd epf_slot_load(const struct epf_cmd *slot)
 {
 	struct epf_cmd c;
 
 #if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__SANITIZE_THREAD__)
-	/* x86 does not reorder loads with loads, so a plain load is an acquire; the barrier is for the compiler. */
-	__m128i v = _mm_load_si128((const __m128i *)(const void *)slot);
+	/* x86 does not reorder loads with loads, so a plain load is an acquire; the barrier is for the compiler, which must have both words in a register. */
+	epf_slot_words v = *(const epf_slot_words *)(const void *)slot;
 
-	c.lo = (uint64_t)_mm_cvtsi128_si64(v);
-	c.hi = (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(v, v));
-	__asm__ __volatile__("" ::: "memory");
+	__asm__ __volatile__("" : "+x"(v)::"memory");
+	c.lo = v[0];
+	c.hi = v[1];
 #else
 	c.lo = EPF_LOAD_ACQUIRE(&slot->lo);
 	c.hi = EPF_LOAD_ACQUIRE(&slot->hi);
@@ -179,9 +180,11 @@ EPF_INLINE struct epf_cmd epf_slot_load(const struct epf_cmd *slot)
 EPF_INLINE void epf_slot_store(struct epf_cmd *slot, struct epf_cmd c)
 {
 #if defined(__SSE2__) && !defined(__CUDACC__) && !defined(__SANITIZE_THREAD__)
-	/* x86 does not reorder stores with stores, so a plain store is a release; the barrier is for the compiler. */
-	__asm__ __volatile__("" ::: "memory");
-	_mm_store_si128((__m128i *)(void *)slot, _mm_set_epi64x((long long)c.hi, (long long)c.lo));
+	/* x86 does not reorder stores with stores, so a plain store is a release; the barrier as above. */
+	epf_slot_words v = { c.lo, c.hi };
+
+	__asm__ __volatile__("" : "+x"(v)::"memory");
+	*(epf_slot_words *)(void *)slot = v;
 #else
 	EPF_STORE_RELEASE(&slot->lo, c.lo);
 	EPF_STORE_RELEASE(&slot->hi, c.hi);

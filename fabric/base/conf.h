@@ -5,14 +5,13 @@
  * tools. Nothing here is for hot code; a value that a hot loop needs is copied at set-up. No part
  * of it may print a secret.
  *
- * Usual order in a tool: epf_conf_init(), argp_parse() with epf_conf_argp as a child,
+ * Usual order in a tool: epf_conf_init(), argp_parse() with epf_conf_argp (conf_cli.h) as a child,
  * epf_conf_load(), use, epf_conf_destroy(). The library does the same without argp. Who comes
  * first does not matter: a weaker source never replaces the value of a stronger one.
  */
 #ifndef EPF_BASE_CONF_H
 #define EPF_BASE_CONF_H
 
-#include <argp.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -264,28 +263,5 @@ static inline bool epf_conf_nic_copies(enum epf_conf_nic nic)
 {
 	return nic == EPF_CONF_NIC_EMU || nic == EPF_CONF_NIC_TCP || nic == EPF_CONF_NIC_AUTO;
 }
-
-/**
- * epf_conf_argp - all rows as options, and --config, to be a child of a tool's own argp.
- *
- * The parent's parser sets state->child_inputs[i] to the struct epf_conf at ARGP_KEY_INIT. A bad
- * value is reported by argp_failure(3), which ends the program with argp_err_exit_status unless
- * the tool passed ARGP_NO_EXIT; then argp_parse() returns the errno value.
- */
-extern const struct argp epf_conf_argp;
-
-/* Options of some groups only; see epf_conf_cli_init(). */
-struct epf_conf_cli {
-	struct argp argp;
-	struct argp_option option[EPF_CONF_KEYS + EPF_CONF_GROUPS + 2];
-};
-
-/**
- * epf_conf_cli_init() - as epf_conf_argp, with some groups of rows.
- * @cli: filled in; @cli->argp is the child and must live as long as the parsing.
- * @groups: EPF_CONF_GROUP_BIT() of each group wanted, or EPF_CONF_GROUPS_ALL.
- * @expert: list EXPERT rows in --help too; they are accepted in any case.
- */
-void epf_conf_cli_init(struct epf_conf_cli *cli, unsigned int groups, bool expert);
 
 #endif

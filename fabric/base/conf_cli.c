@@ -5,6 +5,7 @@
  */
 #include "fabric/base/conf_priv.h"
 
+#include "fabric/base/conf_cli.h"
 #include "fabric/base/err.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #ifndef EPF_TOOLS_CLI_BOOTSTRAP_PRIV_H
 #define EPF_TOOLS_CLI_BOOTSTRAP_PRIV_H
 
-#include "fabric/base/conf.h"
+#include "fabric/base/conf_cli.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -6,7 +6,7 @@
 #ifndef EPF_TOOLS_CLI_CLIENT_H
 #define EPF_TOOLS_CLI_CLIENT_H
 
-#include "fabric/base/conf.h"
+#include "fabric/base/conf_cli.h"
 #include "fabric/protocol/channel.h"
 
 #include <jansson.h>

@@ -4,7 +4,7 @@
  * started here with these options. Called by the main program of ep-fabric. It must never print a secret, which
  * epf_conf_print() sees to.
  */
-#include "fabric/base/conf.h"
+#include "fabric/base/conf_cli.h"
 #include "fabric/base/err.h"
 #include "tools/cli/tools.h"
 

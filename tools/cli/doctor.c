@@ -4,6 +4,7 @@
  * wrong and the command that fixes it. Called by the main program of ep-fabric. The checks are in doctor_*.c; it must change nothing.
  */
 #include "tools/doctor/doctor.h"
+#include "fabric/base/conf_cli.h"
 #include "fabric/base/err.h"
 #include "tools/cli/tools.h"
 

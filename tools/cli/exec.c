@@ -3,6 +3,7 @@
  * `ep-fabric exec`: runs a program over the back end that the setting EPF_BACKEND names, and prints which in one line. The program replaces this process;
  * variables are set for the program only.
  */
+#include "fabric/base/conf_cli.h"
 #include "fabric/base/err.h"
 #include "tools/cli/tools.h"
 #include "tools/doctor/backend.h"

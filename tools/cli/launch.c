@@ -3,7 +3,7 @@
  * `ep-fabric launch`: the ranks of a job on several hosts, by one command. Reads the options; launch_run.c is the launcher, launch_agent.c its agent on each host.
  */
 #include "bootstrap/boot.h"
-#include "fabric/base/conf.h"
+#include "fabric/base/conf_cli.h"
 #include "fabric/base/err.h"
 #include "tools/cli/launch_priv.h"
 #include "tools/cli/tools.h"

@@ -5,7 +5,7 @@
  * table of NICs shows up by itself.
  */
 #include "fabric/base/clock.h"
-#include "fabric/base/conf.h"
+#include "fabric/base/conf_cli.h"
 #include "fabric/base/err.h"
 #include "fabric/nic/nic.h"
 #include "tools/cli/nics_priv.h"

@@ -4,7 +4,7 @@
  * and where no client is connected nobody else would remove them before the next start. Reads the configuration, turns signals into requests to stop, says when it is ready. Everything
  * else is fabric/service/service.h.
  */
-#include "fabric/base/conf.h"
+#include "fabric/base/conf_cli.h"
 #include "fabric/base/err.h"
 #include "fabric/base/sweep.h"
 #include "fabric/client/epf.h"

@@ -5,7 +5,7 @@
  * from nor shown in places that others can read. Run by meson.
  */
 #define EPF_LOG_COMP "unit"
-#include "fabric/base/conf.h"
+#include "fabric/base/conf_cli.h"
 
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"

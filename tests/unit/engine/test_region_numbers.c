@@ -4,6 +4,8 @@
 
 #include "fabric/base/err.h"
 
+#include <errno.h>
+
 static const struct epf_msg revoke = { .kind = EPF_MSG_REVOKE, .rank = 2, .signal = REGIONS };
 
 static void step(struct null_rig *rig)
