@@ -140,13 +140,13 @@ static void stay_asleep(struct epf_core *core, uint64_t end)
 	}
 }
 
-void epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns)
+bool epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns)
 {
 	uint64_t now = core->now(core->now_arg), due = epf_core_due(core, now), end;
 
 	EPF_STORE_RELAXED(&core->drive_wish, 0u);
 	if (due <= now)
-		return;
+		return false;
 	if (due - now > max_ns)
 		due = now + max_ns;
 	epf_wakeup_arm(core->wakeup);
@@ -164,4 +164,5 @@ void epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns)
 	epf_wakeup_disarm(core->wakeup);
 	epf_core_wake(core);
 	epf_watch_look(core);
+	return true;
 }

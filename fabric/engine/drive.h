@@ -30,8 +30,8 @@ void epf_core_drive_wish(struct epf_core *core);
 
 /*
  * The core's thread: sleeps on the core's wakeup for at most max_ns, with the core given to whoever drives it, and has it again on return. Returns at once
- * if there is work.
+ * if there is work, and false if something is due now, which only steps finish.
  */
-void epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns);
+bool epf_core_thread_sleep(struct epf_core *core, uint64_t max_ns);
 
 #endif

@@ -154,7 +154,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts);
 void epf_core_stop(struct epf_core *core);
 /* After a step outside epf_core_run: wakes ranks and peers that sleep. Returns how many ranks it has woken. */
 unsigned epf_core_wake(struct epf_core *core);
-/* Sleeps on the core's wakeup until rung, the next NIC event or max_ns. For progress=caller. */
+/* Sleeps on the core's wakeup until rung, the next NIC event or max_ns; lends the CPU instead if something is due now. For progress=caller. */
 void epf_core_sleep(struct epf_core *core, uint64_t max_ns);
 
 /* For epf_core_call(): whether (bool *) the core's thread stays awake although its idle policy is sleep: somebody pushes commands who cannot wake it. Returns 0. */

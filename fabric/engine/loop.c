@@ -63,8 +63,10 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 {
 	uint64_t now = core->now(core->now_arg), due = epf_core_due(core, now);
 
-	if (due <= now)
+	if (due <= now) {
+		sched_yield();
 		return;
+	}
 	epf_wakeup_arm(core->wakeup);
 	if (!epf_core_look_again(core)) {
 		epf_core_note_sleep(core);
@@ -105,14 +107,14 @@ static bool lend_cpu(const struct epf_core *core)
 	return core->now(core->now_arg) - before < LATE_NS;
 }
 
-/* Sleeps until the core is rung, something is due, or the NIC's watch is. *drives: as they were counted after the last sleep. */
-static void sleep_idle(struct epf_core *core, uint64_t *drives)
+/* Sleeps until the core is rung, something is due, or the NIC's watch is. *drives: as they were counted after the last sleep. Returns false if something is due already. */
+static bool sleep_idle(struct epf_core *core, uint64_t *drives)
 {
 	uint64_t now = epf_stat_get(core->stats, EPF_STAT_CORE_DRIVES);
 	bool is_driven = now != *drives;
 
 	*drives = now;
-	epf_core_thread_sleep(core, is_driven ? DRIVEN_SLEEP_NS : EPF_WATCH_NS);
+	return epf_core_thread_sleep(core, is_driven ? DRIVEN_SLEEP_NS : EPF_WATCH_NS);
 }
 
 static bool is_time_to_sleep(const struct epf_core *core, const struct epf_run_options *opts,
@@ -129,6 +131,7 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 	uint64_t busy_until = 0; /* others compute on this CPU, as far as is known */
 	uint64_t next_watch = 0, drives = 0;
 	unsigned loops = 0;
+	bool lends;
 
 	EPF_STORE_RELEASE(&core->running, 1); /* Q3 */
 	while (!EPF_LOAD_RELAXED(&core->stop)) {
@@ -151,15 +154,18 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 		EPF_CPU_PAUSE();
 		if (opts->idle != EPF_IDLE_SLEEP || core->stays_awake)
 			continue;
+		lends = quiet_since != 0;
 		if (EPF_LOAD_RELAXED(&core->drive_wish) ||
 		    (quiet_since && is_time_to_sleep(core, opts, quiet_since, busy_until))) {
-			sleep_idle(core, &drives);
+			/* What cannot be slept for, as copies of a GPU, may need this CPU. */
+			lends = !sleep_idle(core, &drives) &&
+				core->now(core->now_arg) >= busy_until;
 			keep_time(core, opts, &next_beat, &next_watch);
 		} else if (!quiet_since) {
 			quiet_since = core->now(core->now_arg);
-		} else if (!lend_cpu(core)) {
-			busy_until = core->now(core->now_arg) + BUSY_NS;
 		}
+		if (lends && !lend_cpu(core))
+			busy_until = core->now(core->now_arg) + BUSY_NS;
 	}
 	epf_core_run_calls(core);
 	EPF_STORE_RELEASE(&core->running, 0); /* Q3 */

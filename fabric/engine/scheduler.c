@@ -318,8 +318,12 @@ static void doze(struct epf_scheduler *scheduler)
 	struct epf_wakeup *wakeups[MAX_WAKEUPS];
 	unsigned n;
 
-	if (!ns)
+	if (!ns) {
+		/* What is due, as the end of a GPU's copies, may need this CPU. */
+		if (!scheduler->opts.n_cpus)
+			sched_yield();
 		return;
+	}
 	n = list_wakeups(scheduler, wakeups);
 	for (unsigned i = 0; i < n; i++)
 		epf_wakeup_arm(wakeups[i]); /* B1 */

@@ -77,12 +77,18 @@ if [ -z "$stopped" ]; then
 	exit 1
 fi
 kill -STOP "$stopped"
-sleep 1.5
-"$fabric" why --stats-dir "$dir" --least-ms 300 >"$dir/why" 2>&1
-"$top" --once --screen ranks --stats-dir "$dir" >"$dir/top" 2>&1
+why='a kernel of rank 0 waits for signal [0-9]+[^:]*'
+screen='signal.* kernel'
+for _ in $(seq 300); do
+	"$fabric" why --stats-dir "$dir" --least-ms 300 >"$dir/why" 2>&1
+	"$top" --once --screen ranks --stats-dir "$dir" >"$dir/top" 2>&1
+	grep -qE "$why" "$dir/why" && grep -qE "$screen" "$dir/top" && break
+	kill -0 "$run" 2>/dev/null || break
+	sleep 0.1
+done
 kill -CONT "$stopped"
-expect "why" 'a kernel of rank 0 waits for signal [0-9]+[^:]*' "$dir/why"
-expect "ep-top" 'signal.* kernel' "$dir/top"
+expect "why" "$why" "$dir/why"
+expect "ep-top" "$screen" "$dir/top"
 [ "$backend" != fake ] || exit "$failed"
 wait "$run"
 rc=$?

@@ -45,9 +45,14 @@ int sim_rank_setup(struct sim_rank *r, const struct sim_plan *plan, struct epf *
 	sim_poison(r->rx, 0, plan->rx_bytes[rank]);
 	sim_poison(r->tx, 0, plan->tx_bytes[rank]);
 	sim_ro_bytes(plan, rank, 0, SIM_RO_BYTES, r->ro);
-	for (uint32_t i = 0; i < plan->n_chans; i++)
-		if (plan->chans[i].kind == SIM_ADD && plan->chans[i].to == rank)
-			memset(r->rx + plan->chans[i].rx_offset, 0, 8);
+	for (uint32_t i = 0; i < plan->n_chans; i++) {
+		const struct sim_chan *c = &plan->chans[i];
+
+		if (c->kind == SIM_ADD && c->to == rank)
+			memset(r->rx + c->rx_offset, 0, 8);
+		if (c->from == rank || c->to == rank)
+			r->own[r->n_own++] = i;
+	}
 	rc = epf_region_register(ep, r->rx, plan->rx_bytes[rank],
 				 EPF_REMOTE_WRITE | EPF_REMOTE_READ, &region);
 	if (!rc)
@@ -434,7 +439,8 @@ int sim_rank_poll(struct sim_rank *r)
 {
 	int progress = 0, rc = 0;
 
-	for (uint32_t i = 0; i < r->plan->n_chans; i++) {
+	for (uint32_t at = 0; at < r->n_own; at++) {
+		uint32_t i = r->own[at];
 		const struct sim_chan *c = &r->plan->chans[i];
 
 		if (c->from == r->rank)

@@ -160,6 +160,8 @@ struct sim_rank {
 	uint8_t *rx, *tx, *ro, *scratch;
 	struct sim_tx out[SIM_CHANS];
 	struct sim_rx in[SIM_CHANS];
+	uint32_t own[SIM_CHANS]; /* channels from or to this rank */
+	uint32_t n_own;
 	int wrong; /* failure says: wrong bytes or a wrong sum */
 	char failure[400];
 };

@@ -26,10 +26,10 @@ static struct {
 	const struct epf_nic_ops *real;
 	uint64_t away_ns, asleep_ns; /* how long a yield takes, and a sleep */
 	unsigned yields, sleeps, watches;
-	unsigned stop_yields, stop_sleeps; /* after so many the core stops */
-	bool sleeps_truly, is_deaf;        /* no commands; the NIC cannot ring */
-	uint64_t drive_before;             /* a wait drives before the last but so many sleeps */
-	uint64_t slept_ns[4];              /* how long the core meant to sleep */
+	unsigned stop_yields, stop_sleeps, stop_watches; /* after so many the core stops */
+	bool sleeps_truly, is_deaf;                      /* no commands; the NIC cannot ring */
+	uint64_t drive_before; /* a wait drives before the last but so many sleeps */
+	uint64_t slept_ns[4];  /* how long the core meant to sleep */
 } t;
 
 int __wrap_sched_yield(void)
@@ -42,7 +42,8 @@ int __wrap_sched_yield(void)
 
 static void watch(struct epf_nic *nic)
 {
-	t.watches++;
+	if (++t.watches == t.stop_watches)
+		epf_core_stop(t.rig.core);
 	t.real->watch(nic);
 }
 
@@ -109,6 +110,51 @@ static void lends_it_again_later(void **state)
 	assert_int_equal(t.yields, 2);
 }
 
+static uint64_t due(const struct epf_nic *nic)
+{
+	(void)nic;
+	return 0;
+}
+
+/* Runs the core while its NIC has something due that a step does not finish. */
+static void run_with_something_due(uint64_t away_ns)
+{
+	struct epf_run_options o = { .idle = EPF_IDLE_SLEEP, .idle_after_ns = AFTER_NS };
+
+	begin();
+	t.ops.next_event = due;
+	t.away_ns = away_ns;
+	t.stop_watches = 3;
+	epf_core_run(t.rig.core, &o);
+	null_rig_close(&t.rig);
+	assert_int_equal(t.sleeps, 0);
+}
+
+/* It is not slept for, but the CPU is lent: whoever finishes it may need this one. */
+static void lends_it_while_something_is_due(void **state)
+{
+	run_with_something_due(AFTER_NS / 10);
+	assert_true(t.yields > EPF_WATCH_NS / AFTER_NS);
+}
+
+/* So does a caller that sleeps as the engine. */
+static void a_caller_lends_it(void **state)
+{
+	begin();
+	t.ops.next_event = due;
+	epf_core_sleep(t.rig.core, LONG_NS);
+	assert_int_equal(t.yields, 1);
+	assert_int_equal(t.sleeps, 0);
+	null_rig_close(&t.rig);
+}
+
+/* Once in 20 ms where others keep it. */
+static void lends_it_rarely_if_others_keep_it(void **state)
+{
+	run_with_something_due(LATE_NS);
+	assert_in_range(t.yields, 2, 20);
+}
+
 /* A step does not look at the NIC's events. */
 static void watches_after_each_sleep(void **state)
 {
@@ -170,6 +216,9 @@ int main(void)
 		cmocka_unit_test(lends_the_cpu_and_then_sleeps),
 		cmocka_unit_test(does_not_lend_a_busy_cpu),
 		cmocka_unit_test(lends_it_again_later),
+		cmocka_unit_test(lends_it_while_something_is_due),
+		cmocka_unit_test(a_caller_lends_it),
+		cmocka_unit_test(lends_it_rarely_if_others_keep_it),
 		cmocka_unit_test(watches_after_each_sleep),
 		cmocka_unit_test(sleeps_until_the_watch_is_due),
 		cmocka_unit_test(sleeps_shortly_after_a_drive),

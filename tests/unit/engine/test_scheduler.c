@@ -10,6 +10,7 @@
 #include "tests/unit/engine/core_rig.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,19 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+int __wrap_sched_yield(void);
+int __real_sched_yield(void);
+
+static pthread_t test_thread;
+static uint64_t yields; /* of other threads */
+
+int __wrap_sched_yield(void)
+{
+	if (!pthread_equal(pthread_self(), test_thread))
+		__atomic_fetch_add(&yields, 1u, __ATOMIC_RELAXED);
+	return __real_sched_yield();
+}
 
 static struct epf_scheduler *new_scheduler(uint64_t quantum_ns)
 {
@@ -196,6 +210,46 @@ static void one_core_keeps_the_thread_awake(void **state)
 	core_rig_close(rig);
 }
 
+static uint64_t due(const struct epf_nic *nic)
+{
+	(void)nic;
+	return 0;
+}
+
+/* Something is due, so the thread does not sleep. Who finishes it may need this CPU: it is lent, unless it is the thread's own. */
+static void lends_the_cpu_while_something_is_due(void **state)
+{
+	struct core_rig *rig = core_rig_open(NULL);
+	const struct epf_nic_ops *real = rig->core[0]->ops;
+	struct epf_nic_ops ops = *real;
+	uint32_t cpu = (uint32_t)sched_getcpu();
+	struct epf_scheduler_options o = {
+		.name = "pinned", .idle = EPF_IDLE_SLEEP, .now = epf_limits_now, .cpu = &cpu
+	};
+	struct epf_scheduler *scheduler;
+
+	ops.next_event = due;
+	rig->core[0]->ops = &ops;
+	for (o.n_cpus = 0; o.n_cpus < 2; o.n_cpus++) {
+		uint64_t before = __atomic_load_n(&yields, __ATOMIC_RELAXED);
+		int value = 0;
+
+		assert_int_equal(epf_scheduler_create(&o, &scheduler), 0);
+		assert_int_equal(epf_scheduler_add(scheduler, rig->core[0], 1, NULL, NULL, NULL),
+				 0);
+		if (!o.n_cpus)
+			await(&yields, before + 100);
+		for (int i = 0; i < 200; i++) /* each after some time without work */
+			assert_int_equal(epf_core_call(rig->core[0], double_it, &value), 0);
+		epf_scheduler_remove(scheduler, rig->core[0]);
+		epf_scheduler_destroy(scheduler);
+		if (o.n_cpus)
+			assert_int_equal(yields, before);
+	}
+	rig->core[0]->ops = real;
+	core_rig_close(rig);
+}
+
 static void no_more_jobs_than_wakeups(void **state)
 {
 	struct epf_scheduler *scheduler = new_scheduler(50000);
@@ -320,10 +374,12 @@ int main(void)
 		cmocka_unit_test(calls_reach_a_core),
 		cmocka_unit_test(a_clients_wakeup_wakes_it),
 		cmocka_unit_test(one_core_keeps_the_thread_awake),
+		cmocka_unit_test(lends_the_cpu_while_something_is_due),
 		cmocka_unit_test(no_more_jobs_than_wakeups),
 		cmocka_unit_test(time_goes_by_weight),
 		cmocka_unit_test(a_shared_thread_shortens_steps),
 	};
 
+	test_thread = pthread_self();
 	return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);
 }
