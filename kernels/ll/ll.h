@@ -65,12 +65,14 @@ struct ll_device {
 /* Digest of the kernels' sources (kernels/build_id.py). The formats that kernels share across ranks carry no version, so all ranks must run the same kernels. */
 extern const uint64_t ll_build_id;
 
-/* What every rank sends to all others. The identity of its GPU follows, and a bit for each rank that it can store to. */
+/* What every rank sends to all others. A bit for each rank that it can store to follows. */
 struct ll_hello {
-	uint64_t build_id;
+	uint64_t build_id; /* alike on all ranks, as are bytes, region and first_signal */
 	uint64_t bytes;
 	uint32_t region;
 	uint32_t first_signal;
+	uint64_t identity; /* of its GPU; 0: none */
+	char host[64];     /* for messages */
 };
 
 extern const struct ll_device ll_cpu;

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PRIVATE_RINGS = 8 }; /* one producer a call, two kinds of calls, streams that overlap */
 
@@ -76,13 +77,15 @@ static int agree(const struct epf_ll *ll, const struct ll_hello *mine, const uin
 		struct ll_hello h;
 
 		memcpy(&h, all + r * each, sizeof(h));
+		h.host[sizeof(h.host) - 1] = 0;
 		if (h.build_id != mine->build_id)
 			return ll_fail(
 				-EPROTO,
-				"rank %u (node %u) runs different kernels (build %016llx) than rank %u (node %u, build %016llx): install the same ep-fabric on all nodes",
-				r, epf_node_of(ll->ep, r), (unsigned long long)h.build_id, ll->rank,
-				epf_node_of(ll->ep, ll->rank), (unsigned long long)mine->build_id);
-		if (memcmp(&h, mine, sizeof(h)) != 0)
+				"rank %u on host %s runs different kernels (build %016llx) than rank %u on host %s (build %016llx): install the same ep-fabric on all nodes",
+				r, h.host, (unsigned long long)h.build_id, ll->rank, mine->host,
+				(unsigned long long)mine->build_id);
+		if (h.bytes != mine->bytes || h.region != mine->region ||
+		    h.first_signal != mine->first_signal)
 			return ll_fail(
 				-EPROTO,
 				"rank %u opened low latency with region %u, first signal %u and %llu bytes, this rank with %u, %u and %llu: all must be alike",
@@ -117,20 +120,23 @@ static bool bit_of(const uint8_t *bits, uint32_t r)
 /* Exchanges what the ranks have, checks that they agree, and finds who is reached by plain stores: both ways or not at all. */
 static int meet(struct epf_ll *ll, struct ll_peer *peers)
 {
-	size_t bits = sizeof(struct ll_hello) + sizeof(uint64_t), each = bits + (ll->ranks + 7) / 8;
-	uint64_t identity = 0, theirs;
+	size_t bits = sizeof(struct ll_hello), each = bits + (ll->ranks + 7) / 8;
 	uint8_t *mine = calloc(1, each), *all = calloc(ll->ranks, each);
-	struct ll_hello h = { ll_build_id, ll->opts.bytes, ll->region, ll->opts.first_signal };
+	struct ll_hello h = { .build_id = ll_build_id,
+			      .bytes = ll->opts.bytes,
+			      .region = ll->region,
+			      .first_signal = ll->opts.first_signal };
 	int err = mine && all ? 0 : ll_fail(-ENOMEM, "no memory for %u ranks", ll->ranks);
 
 	for (uint32_t r = 0; r < ll->ranks && !err && ll->opts.peers; r++)
 		if (ll->opts.peers[r])
 			mine[bits + r / 8] |= (uint8_t)(1u << (r % 8));
+	if (gethostname(h.host, sizeof(h.host) - 1))
+		memcpy(h.host, "?", 2);
 	if (!err)
-		err = identity_of(ll, &identity);
+		err = identity_of(ll, &h.identity);
 	if (!err) {
 		memcpy(mine, &h, sizeof(h));
-		memcpy(mine + sizeof(h), &identity, sizeof(identity));
 		err = epf_allgather(ll->ep, mine, each, all);
 		if (err)
 			err = ll_fail_fabric(err, "meeting the other ranks");
@@ -139,9 +145,10 @@ static int meet(struct epf_ll *ll, struct ll_peer *peers)
 		err = agree(ll, &h, all, each);
 	for (uint32_t r = 0; r < ll->ranks && !err; r++) {
 		const uint8_t *reach = all + r * each + bits;
+		struct ll_hello theirs;
 
-		memcpy(&theirs, all + r * each + sizeof(h), sizeof(theirs));
-		ll->sharing += identity && theirs == identity;
+		memcpy(&theirs, all + r * each, sizeof(theirs));
+		ll->sharing += h.identity && theirs.identity == h.identity;
 		if (r == ll->rank)
 			peers[r].direct = (uintptr_t)ll->memory;
 		else if (bit_of(mine + bits, r) && bit_of(reach, ll->rank))

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -65,7 +66,9 @@ struct opener {
 	struct epf *ep;
 	struct epf_boot *boot;
 	uint64_t bytes;
-	uint64_t build_id; /* 0: this library's */
+	uint32_t first_signal;
+	uint64_t
+		build_id; /* 0: this library opens; else this is what another one says, with a region that nobody has */
 	int rc;
 	char why[512];
 };
@@ -73,13 +76,16 @@ struct opener {
 static void *open_beside(void *arg)
 {
 	struct opener *w = arg;
-	uint8_t mine[sizeof(struct ll_hello) + sizeof(uint64_t) + 1] = { 0 }, all[2 * sizeof(mine)];
-	struct ll_hello h = { .build_id = w->build_id, .bytes = w->bytes };
+	uint8_t mine[sizeof(struct ll_hello) + 1] = { 0 }, all[2 * sizeof(mine)];
+	struct ll_hello h = {
+		.build_id = w->build_id, .bytes = w->bytes, .region = 99, .host = "elsewhere"
+	};
 	struct epf_ll_options o;
 	struct epf_ll *ll;
 
 	epf_ll_options_init(&o);
 	o.bytes = w->bytes;
+	o.first_signal = w->first_signal;
 	memcpy(mine, &h, sizeof(h));
 	if (!w->build_id)
 		w->rc = epf_ll_open(w->ep, &o, &ll);
@@ -114,26 +120,40 @@ static void all_open_alike(void **state)
 	struct opener w[2] = { 0 };
 	struct epf_boot_group *group;
 	struct epf_options opts;
+	char host[64], says[120];
 
 	epf_options_init(&opts);
 	opts.settings = settings;
 	assert_return_code(epf_boot_local_create(2, &group), 0);
 	for (unsigned r = 0; r < 2; r++) {
-		w[r].bytes = bytes + r * 4096;
+		w[r].bytes = bytes;
 		assert_return_code(epf_boot_local_open(group, r, &w[r].boot), 0);
 		assert_return_code(epf_open(&opts, &w[r].ep), 0);
 	}
 	both(w, join_beside);
-	both(w, open_beside);
-	for (unsigned r = 0; r < 2; r++) {
-		assert_int_equal(w[r].rc, -EPROTO);
-		assert_non_null(strstr(w[r].why, r ? "rank 0 opened" : "rank 1 opened"));
-		assert_non_null(strstr(w[r].why, "all must be alike"));
+	for (unsigned what = 0; what < 2; what++) {
+		w[1].bytes = what ? bytes : bytes + 4096;
+		w[1].first_signal = what;
+		both(w, open_beside);
+		for (unsigned r = 0; r < 2; r++) {
+			assert_int_equal(w[r].rc, -EPROTO);
+			assert_non_null(strstr(w[r].why, r ? "rank 0 opened" : "rank 1 opened"));
+			assert_non_null(strstr(w[r].why, "all must be alike"));
+		}
 	}
+	w[1].first_signal = 0;
+	w[1].build_id = ll_build_id;
+	both(w, open_beside);
+	assert_int_equal(w[0].rc, -EPROTO);
+	assert_non_null(
+		strstr(w[0].why, "rank 1 opened low latency with region 99, first signal 0"));
 	w[1].build_id = ll_build_id ^ 1;
 	both(w, open_beside);
 	assert_int_equal(w[0].rc, -EPROTO);
-	assert_non_null(strstr(w[0].why, "rank 1 (node 0) runs different kernels"));
+	assert_non_null(strstr(w[0].why, "rank 1 on host elsewhere runs different kernels"));
+	assert_int_equal(gethostname(host, sizeof(host)), 0);
+	snprintf(says, sizeof(says), "than rank 0 on host %s", host);
+	assert_non_null(strstr(w[0].why, says));
 	assert_non_null(strstr(w[0].why, "install the same ep-fabric on all nodes"));
 	for (unsigned r = 0; r < 2; r++) {
 		epf_close(w[r].ep);
