@@ -12,6 +12,7 @@
 #include "fabric/nic/tcp/seal.h"
 #include "fabric/nic/tcp/tcp.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
