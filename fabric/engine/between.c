@@ -4,7 +4,14 @@
 #include "fabric/engine/dequeue_hot.h"
 #include "fabric/engine/lane_hot.h"
 
+#include <sched.h>
 #include <sys/resource.h>
+
+enum {
+	/* On 2 CPUs at load 10, a write of 4 KiB between two hosts took 5 to 7 ms without this, and 0.07 ms with it. */
+	LATE_NS = 500 * 1000,       /* a CPU that was lent for so long is busy */
+	BUSY_NS = 20 * 1000 * 1000, /* and is not lent again before */
+};
 
 enum { BLIND_SLEEP_NS = 20 * 1000 * 1000 };
 
@@ -155,4 +162,16 @@ void epf_core_note_wakeup(struct epf_core *core)
 {
 	if (rings_have_work(core))
 		EPF_COUNT(core, WAKEUPS, 1);
+}
+
+void epf_lend_cpu(uint64_t (*now)(void *arg), void *arg, uint64_t *busy_until)
+{
+	uint64_t before = now(arg), after;
+
+	if (before < *busy_until)
+		return;
+	sched_yield();
+	after = now(arg);
+	if (after - before >= LATE_NS)
+		*busy_until = after + BUSY_NS;
 }

@@ -31,5 +31,10 @@ uint64_t epf_core_sleep_ns(const struct epf_core *core, uint64_t ns);
 void epf_core_note_sleep(struct epf_core *core);
 /* After a sleep: counts it if there is work now. */
 void epf_core_note_wakeup(struct epf_core *core);
+/*
+ * Lends this thread's CPU to whoever waits for it. If it comes back late, others compute there, and it is not lent again for 20 ms: a thread that yields waits
+ * for their time slices, and one that is woken does not. *busy_until: when it may be lent again, 0 at first.
+ */
+void epf_lend_cpu(uint64_t (*now)(void *arg), void *arg, uint64_t *busy_until);
 
 #endif

@@ -20,9 +20,6 @@ enum {
 	DRIVEN_SLEEP_NS = 20 * 1000 * 1000,
 	BEAT_NS = 500 * 1000 * 1000,
 	LOOPS_PER_LOOK = 15,
-	/* On 2 CPUs at load 10, a write of 4 KiB between two hosts took 5 to 7 ms without this, and 0.07 ms with it. */
-	LATE_NS = 500 * 1000,       /* a CPU that was lent for so long is busy */
-	BUSY_NS = 20 * 1000 * 1000, /* and is not lent again before */
 };
 
 int epf_core_call(struct epf_core *core, int (*fn)(struct epf_core *core, void *arg), void *arg)
@@ -64,7 +61,7 @@ void epf_core_sleep(struct epf_core *core, uint64_t max_ns)
 	uint64_t now = core->now(core->now_arg), due = epf_core_due(core, now);
 
 	if (due <= now) {
-		sched_yield();
+		epf_lend_cpu(core->now, core->now_arg, &core->busy_until);
 		return;
 	}
 	epf_wakeup_arm(core->wakeup);
@@ -95,18 +92,6 @@ static void keep_time(struct epf_core *core, const struct epf_run_options *opts,
 	}
 }
 
-/*
- * Lends the CPU to the thread that has the next command, or to the peer's engine, if CPUs are few. Returns false if it comes back late, because others compute: a thread that
- * yields waits for their time slices, and one that is woken does not.
- */
-static bool lend_cpu(const struct epf_core *core)
-{
-	uint64_t before = core->now(core->now_arg);
-
-	sched_yield();
-	return core->now(core->now_arg) - before < LATE_NS;
-}
-
 /* Sleeps until the core is rung, something is due, or the NIC's watch is. *drives: as they were counted after the last sleep. Returns false if something is due already. */
 static bool sleep_idle(struct epf_core *core, uint64_t *drives)
 {
@@ -118,17 +103,16 @@ static bool sleep_idle(struct epf_core *core, uint64_t *drives)
 }
 
 static bool is_time_to_sleep(const struct epf_core *core, const struct epf_run_options *opts,
-			     uint64_t quiet_since, uint64_t busy_until)
+			     uint64_t quiet_since)
 {
 	uint64_t now = core->now(core->now_arg);
 
-	return now - quiet_since >= opts->idle_after_ns || now < busy_until;
+	return now - quiet_since >= opts->idle_after_ns || now < core->busy_until;
 }
 
 void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 {
 	uint64_t quiet_since = 0, next_beat = 0;
-	uint64_t busy_until = 0; /* others compute on this CPU, as far as is known */
 	uint64_t next_watch = 0, drives = 0;
 	unsigned loops = 0;
 	bool lends;
@@ -156,16 +140,16 @@ void epf_core_run(struct epf_core *core, const struct epf_run_options *opts)
 			continue;
 		lends = quiet_since != 0;
 		if (EPF_LOAD_RELAXED(&core->drive_wish) ||
-		    (quiet_since && is_time_to_sleep(core, opts, quiet_since, busy_until))) {
+		    (quiet_since && is_time_to_sleep(core, opts, quiet_since))) {
 			/* What cannot be slept for, as copies of a GPU, may need this CPU. */
-			lends = !sleep_idle(core, &drives) &&
-				core->now(core->now_arg) >= busy_until;
+			lends = !sleep_idle(core, &drives);
 			keep_time(core, opts, &next_beat, &next_watch);
 		} else if (!quiet_since) {
 			quiet_since = core->now(core->now_arg);
 		}
-		if (lends && !lend_cpu(core))
-			busy_until = core->now(core->now_arg) + BUSY_NS;
+		/* To the thread that has the next command, or to the peer's engine, if CPUs are few. */
+		if (lends)
+			epf_lend_cpu(core->now, core->now_arg, &core->busy_until);
 	}
 	epf_core_run_calls(core);
 	EPF_STORE_RELEASE(&core->running, 0); /* Q3 */

@@ -11,6 +11,7 @@
 #include "fabric/base/clock.h"
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
+#include "fabric/engine/between.h"
 #include "fabric/engine/fair.h"
 #include "fabric/engine/watch.h"
 
@@ -74,6 +75,7 @@ struct epf_scheduler {
 	struct epf_wakeup wakeup;
 	uint64_t quantum_tsc;
 	uint64_t next_beat_ns, next_watch_ns;
+	uint64_t busy_until; /* of its CPU, which is not lent until then */
 	uint32_t n_seats;
 	int blind; /* no futex_waitv */
 	int stop;
@@ -321,7 +323,8 @@ static void doze(struct epf_scheduler *scheduler)
 	if (!ns) {
 		/* What is due, as the end of a GPU's copies, may need this CPU. */
 		if (!scheduler->opts.n_cpus)
-			sched_yield();
+			epf_lend_cpu(scheduler->opts.now, scheduler->opts.now_arg,
+				     &scheduler->busy_until);
 		return;
 	}
 	n = list_wakeups(scheduler, wakeups);

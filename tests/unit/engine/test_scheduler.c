@@ -238,7 +238,7 @@ static void lends_the_cpu_while_something_is_due(void **state)
 		assert_int_equal(epf_scheduler_add(scheduler, rig->core[0], 1, NULL, NULL, NULL),
 				 0);
 		if (!o.n_cpus)
-			await(&yields, before + 100);
+			await(&yields, before + 20);
 		for (int i = 0; i < 200; i++) /* each after some time without work */
 			assert_int_equal(epf_core_call(rig->core[0], double_it, &value), 0);
 		epf_scheduler_remove(scheduler, rig->core[0]);
