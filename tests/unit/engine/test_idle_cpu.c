@@ -25,6 +25,7 @@ static struct {
 	struct epf_nic_ops ops;
 	const struct epf_nic_ops *real;
 	uint64_t away_ns, asleep_ns; /* how long a yield takes, and a sleep */
+	uint64_t took_ns;            /* the run */
 	unsigned yields, sleeps, watches;
 	unsigned stop_yields, stop_sleeps, stop_watches; /* after so many the core stops */
 	bool sleeps_truly, is_deaf;                      /* no commands; the NIC cannot ring */
@@ -86,7 +87,9 @@ static void run(uint64_t away_ns, uint64_t asleep_ns, unsigned yields, unsigned 
 	t.asleep_ns = asleep_ns;
 	t.stop_yields = yields;
 	t.stop_sleeps = sleeps;
+	t.took_ns = t.rig.now_ns;
 	epf_core_run(t.rig.core, &o);
+	t.took_ns = t.rig.now_ns - t.took_ns;
 	null_rig_close(&t.rig);
 }
 
@@ -96,12 +99,13 @@ static void lends_the_cpu_and_then_sleeps(void **state)
 	assert_in_range(t.yields, 2, 10);
 }
 
-/* The CPU came back late once: no more lending, however often the core is idle. */
+/* The CPU came back late once: no more lending, however often the core is idle, and it sleeps at once. */
 static void does_not_lend_a_busy_cpu(void **state)
 {
 	run(LATE_NS, 0, 2, 100);
 	assert_int_equal(t.yields, 1);
 	assert_int_equal(t.sleeps, 100);
+	assert_true(t.took_ns < LATE_NS + 100 * AFTER_NS);
 }
 
 static void lends_it_again_later(void **state)
