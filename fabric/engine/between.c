@@ -8,12 +8,11 @@
 #include <sys/resource.h>
 
 enum {
+	BLIND_SLEEP_NS = 20 * 1000 * 1000,
 	/* On 2 CPUs at load 10, a write of 4 KiB between two hosts took 5 to 7 ms without this, and 0.07 ms with it. */
 	LATE_NS = 500 * 1000,       /* a CPU that was lent for so long is busy */
 	BUSY_NS = 20 * 1000 * 1000, /* and is not lent again before */
 };
-
-enum { BLIND_SLEEP_NS = 20 * 1000 * 1000 };
 
 unsigned epf_core_run_calls(struct epf_core *core)
 {

@@ -227,8 +227,8 @@ struct epf_core {
 		recall; /* armed by the core's thread while it waits for a waiter to give it the core */
 	uint64_t asleep_until; /* when the sleep of the core's thread ends by itself */
 	uint64_t
-		busy_until; /* others compute on this CPU: it is not lent (between.h). Whoever has the core. */
-	uint32_t owner; /* enum epf_owner: who may step the core (owner.h) */
+		busy_until; /* until then this CPU is not lent, as others compute on it (between.h); belongs to whoever has the core */
+	uint32_t owner;     /* enum epf_owner: who may step the core (owner.h) */
 	uint32_t
 		drive_wish; /* 1: a waiter wants to step the core: its thread sleeps as soon as it is idle */
 	bool is_blind; /* its NIC could not be asked to ring before the last sleep */

@@ -72,7 +72,7 @@ struct ll_hello {
 	uint32_t region;
 	uint32_t first_signal;
 	uint64_t identity; /* of its GPU; 0: none */
-	char host[64];     /* for messages */
+	char host[72];     /* for messages; room for HOST_NAME_MAX */
 };
 
 extern const struct ll_device ll_cpu;

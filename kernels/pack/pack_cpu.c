@@ -22,7 +22,7 @@ static struct epf_pack_job job_of(const struct epf_gpu_launch *l)
 	return j;
 }
 
-/* ThreadSanitizer would look at each byte of a chunk, and take most of a test's time for it; a GPU's accesses no sanitizer sees. */
+/* ThreadSanitizer checks each byte of a chunk, which is slow; on a real GPU no sanitizer sees these accesses. */
 #define FAKE(name)                                                                              \
  __attribute__((no_sanitize("thread"))) static void fake_##name(const struct epf_gpu_launch *l) \
  {                                                                                              \

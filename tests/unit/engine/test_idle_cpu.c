@@ -134,14 +134,14 @@ static void run_with_something_due(uint64_t away_ns)
 	assert_int_equal(t.sleeps, 0);
 }
 
-/* It is not slept for, but the CPU is lent: whoever finishes it may need this one. */
+/* The core does not sleep, but lends its CPU: whoever finishes what is due may need it. */
 static void lends_it_while_something_is_due(void **state)
 {
 	run_with_something_due(AFTER_NS / 10);
 	assert_true(t.yields > EPF_WATCH_NS / AFTER_NS);
 }
 
-/* So does a caller that sleeps as the engine. */
+/* A caller that sleeps as the engine lends it, too. */
 static void a_caller_lends_it(void **state)
 {
 	begin();

@@ -216,7 +216,7 @@ static uint64_t due(const struct epf_nic *nic)
 	return 0;
 }
 
-/* Something is due, so the thread does not sleep. Who finishes it may need this CPU: it is lent, unless it is the thread's own. */
+/* Something is due, so the thread does not sleep. Whoever finishes it may need this CPU, so the thread lends it, unless it is pinned. */
 static void lends_the_cpu_while_something_is_due(void **state)
 {
 	struct core_rig *rig = core_rig_open(NULL);

@@ -120,7 +120,7 @@ static void all_open_alike(void **state)
 	struct opener w[2] = { 0 };
 	struct epf_boot_group *group;
 	struct epf_options opts;
-	char host[64], says[120];
+	char host[72], says[120];
 
 	epf_options_init(&opts);
 	opts.settings = settings;
