@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -137,13 +136,12 @@ def main():
         cases(*(int(n) for n in args.gpu.split(",")))
         return 0
     import wheels
-    with tempfile.TemporaryDirectory() as folder:
-        os.symlink(os.path.abspath(args.plugin), f"{folder}/libplugin_EPF.so")
-        env = {**os.environ, "P2P_NIXL_INSIDE": "1", "PYTHONPATH": f"{os.path.abspath(args.wheel)}:{HERE}:{HERE}/../nixl:{HERE}/../python", "NIXL_PLUGIN_DIR": folder,
-               "NIXL_LOG_LEVEL": "ERROR", "PYTHONDONTWRITEBYTECODE": "1", **wheels.libraries(args.wheel)}
-        if args.fake:
-            env.update(P2P_NIXL_FAKE="1", EPF_GPU_BACKEND="fake")
-        return subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:]], env=env, check=False).returncode
+    env = {**os.environ, "P2P_NIXL_INSIDE": "1", "PYTHONPATH": f"{os.path.abspath(args.wheel)}:{HERE}:{HERE}/../nixl:{HERE}/../python",
+           "NIXL_PLUGIN_DIR": os.path.dirname(os.path.abspath(args.plugin)), "NIXL_LOG_LEVEL": "ERROR", "PYTHONDONTWRITEBYTECODE": "1",
+           **wheels.libraries(args.wheel)}
+    if args.fake:
+        env.update(P2P_NIXL_FAKE="1", EPF_GPU_BACKEND="fake")
+    return subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:]], env=env, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ is_complete()
 {
 	local folder file outside
 	folder=$(plain/bin/python -c 'from epf._installed import LIBDIR; print(LIBDIR)') || return
-	for file in "$folder"/ep-* "$folder"/libepf*; do
-		outside=$(ldd "$file" | grep '=>' | grep -v -e "=> $folder/" -e '^[[:space:]]*lib\(c\|m\|dl\|rt\|pthread\)\.so')
+	for file in "$folder"/ep-* "$folder"/libepf* "$folder"/*/lib*; do
+		outside=$(ldd "$file" | grep '=>' | grep -v -e "=> $folder/" -e "=> $folder/n[a-z]*/../lib" -e '^[[:space:]]*lib\(c\|m\|dl\|rt\|pthread\|stdc++\|gcc_s\)\.so')
 		[ -z "$outside" ] || { echo "$(basename "$file") takes from the system: $outside" && return 1; }
 	done
 }
@@ -78,6 +78,35 @@ tag_is_true()
 programs_speak()
 {
 	plain/bin/ep-fabric version && plain/bin/ep-fabric config --changed && plain/bin/ep-top --help
+}
+
+# Each back end of ep-fabric exec, for programs of this environment; the drop-in by it alone, also where another deep_ep is installed.
+back_ends_serve()
+{
+	local folder site exec=(plain/bin/ep-fabric exec)
+	folder=$(plain/bin/python -c 'from epf._installed import LIBDIR; print(LIBDIR)') && site=${folder%/epf/lib} || return
+	mkdir "$site/deep_ep" && touch "$site/deep_ep/__init__.py"
+	"${exec[@]}" --backend=deep_ep -- plain/bin/python -c 'import deep_ep; assert deep_ep.__version__.endswith("+epf"); deep_ep.Buffer'
+	local rc=$?
+	rm -r "$site/deep_ep"
+	[ "$rc" = 0 ] && "${exec[@]}" --backend=nvshmem --dry-run -- true &&
+		"${exec[@]}" --backend=nccl -- plain/bin/python -c 'import ctypes, os
+for kind, table in (("NET", "ncclNetPlugin_v11"), ("GIN", "ncclGinPlugin_v13"), ("RMA", "ncclRmaPlugin_v14")):
+    getattr(ctypes.CDLL(os.environ[f"NCCL_{kind}_PLUGIN"]), table)
+assert "LD_LIBRARY_PATH" not in os.environ'
+}
+
+# What NIXL_PLUGIN_DIR names: nothing but the plug-in, which loads; and a link to it beside NIXL's own plug-ins finds its libraries.
+nixl_plugin_loads()
+{
+	local folder site outside
+	folder=$(plain/bin/python -c 'from epf._installed import LIBDIR; print(LIBDIR)') && site=${folder%/epf/lib} || return
+	plain/bin/python -c 'import ctypes, os, sys
+assert os.listdir(sys.argv[1]) == ["libplugin_EPF.so"], os.listdir(sys.argv[1])
+ctypes.CDLL(sys.argv[1] + "/libplugin_EPF.so").nixl_plugin_init' "$folder/nixl" || return
+	mkdir -p "$site/.nixl_cu12.mesonpy.libs/plugins" && ln -s "$folder/nixl/libplugin_EPF.so" "$site/.nixl_cu12.mesonpy.libs/plugins" || return
+	outside=$(ldd "$site/.nixl_cu12.mesonpy.libs/plugins/libplugin_EPF.so" | grep -E 'lib(inih|sodium|zstd)' | grep -v '/epf/lib/')
+	[ -z "$outside" ] || { echo "by a link it takes from the system: $outside" && return 1; }
 }
 
 a_job_runs()
@@ -117,6 +146,8 @@ case_of "wheel installs" installs
 case_of "wheel complete" is_complete
 case_of "wheel tag" tag_is_true
 case_of "wheel programs" programs_speak
+case_of "wheel back ends" back_ends_serve
+case_of "wheel NIXL plug-in" nixl_plugin_loads
 case_of "wheel job" a_job_runs
 case_of "wheel python ranks" two_python_ranks_meet
 case_of "wheel drop-in" hides_nothing

@@ -78,6 +78,7 @@ static int run(const struct request *req)
 	enum epf_conf_backend backend = req->conf.backend;
 	const char *name = backend_name(backend);
 	char path[PATH_MAX];
+	int err;
 
 	if (backend == EPF_CONF_BACKEND_NVSHMEM)
 		return by_the_shim(req);
@@ -87,15 +88,20 @@ static int run(const struct request *req)
 			name, backend_file(backend));
 		return EXIT_FAILURE;
 	}
+	err = backend_set(backend, path);
+	if (err == -EINVAL)
+		fprintf(stderr,
+			"ep-fabric exec: NCCL takes no plug-in whose path has a comma or more than 254 characters: move the folder of %s\n",
+			path);
+	else if (err)
+		fprintf(stderr, "ep-fabric exec: no memory\n");
+	if (err)
+		return EXIT_FAILURE;
 	if (backend != EPF_CONF_BACKEND_NONE)
 		fprintf(req->is_dry ? stdout : stderr, "ep-fabric exec: backend=%s, %s in %s\n",
 			name, backend_file(backend), path);
 	if (req->is_dry)
 		return EXIT_SUCCESS;
-	if (backend_set(backend, path)) {
-		fprintf(stderr, "ep-fabric exec: no memory\n");
-		return EXIT_FAILURE;
-	}
 	execvp(req->program[0], req->program);
 	fprintf(stderr, "ep-fabric exec: %s: %s\n", req->program[0], strerror(errno));
 	return EXIT_FAILURE;

@@ -8,16 +8,20 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PLACES = 4, VARIABLES = 4 };
+enum {
+	PLACES = 4,
+	VARIABLES = 4,
+	NCCL_NAME_MAX = 254, /* NCCL leaves out a plug-in with a longer name */
+};
 
 struct backend {
 	const char *name;
 	const char *file;
-	/* Folders, relative to this program's; the first is in a build tree. */
+	/* Folders, relative to this program's; the first is in a build tree, and in a wheel. */
 	const char *at[PLACES + 1];
-	const char *path_variable;     /* that folder is prepended to it */
-	bool is_folder;                /* backend_find() returns the folder with the file */
-	const char *set[VARIABLES][2]; /* variables that select it */
+	const char *path_variable; /* the folder with the file is prepended to it */
+	/* Variables that select it, and their values; NULL: the file's path. */
+	const char *set[VARIABLES][2];
 };
 
 #define LIBRARIES "../lib/x86_64-linux-gnu", "../lib64", "../lib"
@@ -26,7 +30,6 @@ static const struct backend backends[] = {
 	[EPF_CONF_BACKEND_NONE] = { .name = "none", .file = "" },
 	[EPF_CONF_BACKEND_DEEP_EP] = { .name = "deep_ep",
 				       .file = "deep_ep",
-				       .is_folder = true,
 				       .at = { "../../tools/python", "../share/ep-fabric/python" },
 				       .path_variable = "PYTHONPATH" },
 	[EPF_CONF_BACKEND_NVSHMEM] = { .name = "nvshmem",
@@ -34,12 +37,11 @@ static const struct backend backends[] = {
 				       .at = { "shim", LIBRARIES } },
 	[EPF_CONF_BACKEND_NCCL] = { .name = "nccl",
 				    .file = "libnccl-net-epf.so",
-				    .is_folder = true,
 				    .at = { "nccl", LIBRARIES },
-				    .path_variable = "LD_LIBRARY_PATH",
-				    .set = { { "NCCL_NET_PLUGIN", "epf" },
-					     { "NCCL_GIN_PLUGIN", "epf" },
-					     { "NCCL_RMA_PLUGIN", "epf" },
+				    /* By its path: a folder in LD_LIBRARY_PATH would put all its libraries before the program's own. */
+				    .set = { { "NCCL_NET_PLUGIN", NULL },
+					     { "NCCL_GIN_PLUGIN", NULL },
+					     { "NCCL_RMA_PLUGIN", NULL },
 					     { "NCCL_GIN_TYPE", "2" } } },
 };
 
@@ -71,7 +73,7 @@ bool backend_find(enum epf_conf_backend backend, char out[PATH_MAX])
 	for (size_t i = 0; b->at[i]; i++) {
 		snprintf(out, PATH_MAX, "%s/%s/%s", self, b->at[i], b->file);
 		if (access(out, R_OK) == 0) {
-			if (b->is_folder)
+			if (b->path_variable)
 				*strrchr(out, '/') = 0;
 			return true;
 		}
@@ -98,7 +100,9 @@ int backend_set(enum epf_conf_backend backend, const char *path)
 	const struct backend *b = &backends[backend];
 	int err = b->path_variable ? put_first(b->path_variable, path) : 0;
 
+	if (backend == EPF_CONF_BACKEND_NCCL && (strlen(path) > NCCL_NAME_MAX || strchr(path, ',')))
+		return -EINVAL;
 	for (size_t i = 0; !err && i < VARIABLES && b->set[i][0]; i++)
-		err = setenv(b->set[i][0], b->set[i][1], 0) ? -ENOMEM : 0;
+		err = setenv(b->set[i][0], b->set[i][1] ? b->set[i][1] : path, 0) ? -ENOMEM : 0;
 	return err;
 }

@@ -24,8 +24,10 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 with open(os.path.join(ROOT, "meson.build"), encoding="utf-8") as project:
     VERSION = re.search(r"version: '([^']+)'", project.read()).group(1)
 
-# What is packed, by its name as installed; a library goes under its SONAME.
-FILES = ("ep-fabric", "ep-top", "ep-bench", "libepf.so.0", "libepf-ll.so.0", "libepf-deepep.so")
+# What is packed, by its name as installed, and the folder below lib; a library goes under its SONAME. Plug-ins lie alone: programs are told their folders.
+FILES = {"ep-fabric": "", "ep-top": "", "ep-bench": "", "libepf.so.0": "", "libepf-ll.so.0": "", "libepf-deepep.so": "", "libnccl-net-epf.so": "nccl",
+         "libplugin_EPF.so": "nixl"}
+DROP_IN = "share/ep-fabric/python/deep_ep"  # where ep-fabric exec looks for it; no program imports it unasked
 # What every Linux system with a new enough glibc has (PEP 600).
 SYSTEM = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so")
 
@@ -41,7 +43,9 @@ def output(*command):
 def installed(build, root):
     """Builds, and installs below root; returns the path of each installed file by its name."""
     # RPATH, not RUNPATH: it also holds for what the packed libraries need themselves.
-    options = ["-Dprefix=/usr", "-Dtests=disabled", "-Dc_link_args=-Wl,--disable-new-dtags,-rpath,$ORIGIN"]
+    # In C++ is the plug-in for NIXL, which may be linked into the folder of NIXL's own beside this package.
+    paths = "link_args=-Wl,--disable-new-dtags,-rpath,$ORIGIN:$ORIGIN/.."
+    options = ["-Dprefix=/usr", "-Dtests=disabled", "-Dc_" + paths, "-Dcpp_" + paths + ":$ORIGIN/../../epf/lib"]
     if os.path.exists(os.path.join(build, "build.ninja")):
         run("meson", "configure", build, *options)
     else:
@@ -71,18 +75,19 @@ def copyright_of(path):
 
 
 def newest_glibc(folder):
-    """The newest version of glibc's symbols that a file of the folder uses, as (2, minor)."""
+    """The newest version of glibc's symbols that a file in the folder, or below it, uses, as (2, minor)."""
     minor = 17
-    for name in os.listdir(folder):
-        if name.endswith(".copyright"):
-            continue
-        for found in re.findall(r"GLIBC_2\.(\d+)", output("objdump", "-T", os.path.join(folder, name))):
-            minor = max(minor, int(found))
+    for at, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".copyright"):
+                continue
+            for found in re.findall(r"GLIBC_2\.(\d+)", output("objdump", "-T", os.path.join(at, name))):
+                minor = max(minor, int(found))
     return 2, minor
 
 
 class Build(build_py):
-    """Adds epf/lib and epf/_installed.py."""
+    """Adds epf/lib, the drop-in for ep-fabric exec, and epf/_installed.py."""
 
     def run(self):
         super().run()
@@ -95,14 +100,18 @@ class Build(build_py):
             if "_call.abi3.so" in found:  # without Python's headers ctypes serves
                 shutil.copy(found["_call.abi3.so"], package)
             libraries = {}
-            for name in FILES:
-                shutil.copy(os.path.realpath(found[name]), os.path.join(lib, name))
-                libraries.update(needed(os.path.join(lib, name)))
+            for name, folder in FILES.items():
+                if name == "libplugin_EPF.so" and name not in found:
+                    continue  # no compiler for C++20
+                os.makedirs(os.path.join(lib, folder), exist_ok=True)
+                shutil.copy(os.path.realpath(found[name]), os.path.join(lib, folder, name))
+                libraries.update(needed(os.path.join(lib, folder, name)))
             for name, path in libraries.items():
                 shutil.copy(os.path.realpath(path), os.path.join(lib, name))
                 text = copyright_of(path)
                 if text:
                     shutil.copy(text, os.path.join(lib, name + ".copyright"))
+        shutil.copytree(os.path.join(HERE, "deep_ep"), os.path.join(package, DROP_IN), ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
         with open(os.path.join(package, "_installed.py"), "w", encoding="utf-8") as out:
             out.write('"""Where the libraries of this package are: in the wheel itself."""\nimport os\n\n'
                       'LIBDIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")\n')

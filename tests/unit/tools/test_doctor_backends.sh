@@ -58,15 +58,15 @@ gives()
 tools=$(cd "$(dirname "$plugin")/.." && pwd)
 for command in 'exec --' 'launch --hosts 127.0.0.1 --'; do
 	gives "$command" PATH= A=1
-	gives "$command" NCCL_NET_PLUGIN=epf EPF_BACKEND=nccl
-	gives "$command" NCCL_RMA_PLUGIN=epf EPF_BACKEND=nccl
+	gives "$command" "NCCL_NET_PLUGIN=$tools/nccl/libnccl-net-epf.so" EPF_BACKEND=nccl
+	gives "$command" "NCCL_GIN_PLUGIN=$tools/nccl/libnccl-net-epf.so" EPF_BACKEND=nccl
+	gives "$command" "NCCL_RMA_PLUGIN=$tools/nccl/libnccl-net-epf.so" EPF_BACKEND=nccl
 	gives "$command" NCCL_GIN_TYPE=2 EPF_BACKEND=nccl
-	gives "$command" "LD_LIBRARY_PATH=$tools/nccl" EPF_BACKEND=nccl
 	gives "$command" "LD_PRELOAD=$tools/shim/libepf-deepep.so" EPF_BACKEND=nvshmem
 done
 gives 'exec --' NCCL_NET_PLUGIN=mine EPF_BACKEND=nccl NCCL_NET_PLUGIN=mine
-gives 'exec --' "LD_LIBRARY_PATH=$tools/nccl:/before" EPF_BACKEND=nccl LD_LIBRARY_PATH=/before
-gives 'exec --backend=nccl --' NCCL_NET_PLUGIN=epf A=1
+gives 'exec --' LD_LIBRARY_PATH=/before EPF_BACKEND=nccl LD_LIBRARY_PATH=/before
+gives 'exec --backend=nccl --' "NCCL_NET_PLUGIN=$tools/nccl/libnccl-net-epf.so" A=1
 gives 'exec --' '' EPF_BACKEND=mine
 gives 'exec --' CUDA_MODULE_LOADING=EAGER EPF_BACKEND=nvshmem
 if "$fabric" exec env | grep -q NCCL_; then
@@ -89,5 +89,13 @@ mv "$fabric" "$theirs/bin/ep-fabric"
 fabric=$theirs/bin/ep-fabric
 touch "$theirs/lib/libnccl-net-epf.so"
 gives 'exec --' "PYTHONPATH=$theirs/bin/../share/ep-fabric/python:/before" EPF_BACKEND=deep_ep PYTHONPATH=/before
-gives 'exec --' "LD_LIBRARY_PATH=$theirs/bin/../lib" EPF_BACKEND=nccl
+gives 'exec --' "NCCL_NET_PLUGIN=$theirs/bin/../lib/libnccl-net-epf.so" EPF_BACKEND=nccl
+# NCCL takes no such path, and would use its own networks without an error.
+for name in 'with,comma' "$(printf 'x%.0s' {1..240})"; do
+	mkdir -p "$theirs/$name/nccl" && cp "$fabric" "$theirs/$name/ep-fabric" && touch "$theirs/$name/nccl/libnccl-net-epf.so"
+	if out=$("$theirs/$name/ep-fabric" exec --backend=nccl env 2>&1) || ! grep -qF 'NCCL takes no plug-in whose path' <<<"$out"; then
+		printf 'not ok exec: a path that NCCL does not take\n%s\n' "$out"
+		failed=1
+	fi
+done
 exit $failed
