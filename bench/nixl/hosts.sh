@@ -16,8 +16,8 @@ why=$(bed_why_not)
 [ -z "$why" ] || { echo "$why" && exit 77; }
 PROGRAM=("$(command -v "${PYTHON:-python3}")" "$HERE/xfer.py" --wheel "$WHEEL" --plugin "$BUILD/tools/nixl/libplugin_EPF.so")
 BED_KEEP="$BUILD $WHEEL"
-# UCX sees one machine and would find ways past the cable.
-export UCX_TLS=tcp UCX_NET_DEVICES=eth1 EPF_NIC=tcp
+# UCX sees one machine and would find ways past the cable. Where there are GPUs, NIXL wants one more from the caller: UCX_TLS=tcp,cuda_copy.
+export UCX_TLS=${UCX_TLS:-tcp} UCX_NET_DEVICES=eth1 EPF_NIC=tcp
 BED_PASS="UCX_TLS UCX_NET_DEVICES EPF_NIC EPF_SOCKET_IFNAME EPF_LANES_PER_PEER EPF_CORE_IDLE EPF_CORE_IDLE_AFTER EPF_TCP_CONGESTION"
 trap bed_end EXIT
 bed_begin 2 1 || exit 1

@@ -19,7 +19,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from multiprocessing.connection import Client, Listener
 
@@ -208,11 +207,9 @@ def inside(args):
 def one_round(args, backend):
     """Runs one back end in processes of its own; returns what they measured, None for the other end."""
     wheel = os.path.abspath(args.wheel)
-    with tempfile.TemporaryDirectory() as folder:
-        plugin = args.plugin if backend == "EPF" else glob.glob(f"{wheel}/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so")[0]
-        os.symlink(os.path.abspath(plugin), f"{folder}/libplugin_{backend}.so")
-        env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": folder, **wheels.libraries(wheel), "NIXL_LOG_LEVEL": "ERROR"}
-        done = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside", backend], env=env, stdout=subprocess.PIPE, text=True, check=True)
+    plugin = args.plugin if backend == "EPF" else glob.glob(f"{wheel}/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so")[0]
+    env = {**os.environ, "PYTHONPATH": wheel, "NIXL_PLUGIN_DIR": os.path.dirname(os.path.abspath(plugin)), **wheels.libraries(wheel), "NIXL_LOG_LEVEL": "ERROR"}
+    done = subprocess.run([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--inside", backend], env=env, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout) if done.stdout else None
 
 

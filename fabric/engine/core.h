@@ -157,6 +157,7 @@ struct epf_core {
 	uint64_t tick_ns;    /* nanoseconds of a tick of the time-stamp counter, times 2^32 */
 	struct epf_sample sample;
 	uint32_t unreaped; /* commands dequeued since the NIC was polled */
+	uint32_t served;   /* of the NIC, at the last poll */
 	uint64_t began;    /* time-stamp of the first step since then */
 	uint32_t n_ranks;
 	uint32_t max_ranks;

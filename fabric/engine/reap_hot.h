@@ -82,7 +82,16 @@ EPF_INLINE unsigned handle_entries(struct epf_core *core, int first, int *n)
 	return receives;
 }
 
-/* Returns how many completions and arrivals were handled. */
+/* 1: the NIC has moved something for a peer since the last look, though it reports nothing. */
+EPF_INLINE unsigned has_served(struct epf_core *core)
+{
+	uint32_t before = core->served;
+
+	core->served = core->nic->served;
+	return core->served != before;
+}
+
+/* Returns how many completions and arrivals were handled; 1 if there were none, and peers were served. */
 EPF_INLINE unsigned reap(struct epf_core *core, const unsigned timed)
 {
 	unsigned receives, first, most = core->limits.reap_batch;
@@ -98,7 +107,7 @@ EPF_INLINE unsigned reap(struct epf_core *core, const unsigned timed)
 	resumed -= core->n_queued_arrivals;
 	n = reap_entries(core, most, &first);
 	if (n <= (int)first)
-		return resumed;
+		return resumed + has_served(core);
 	t = clock_if(timed);
 	receives = handle_entries(core, (int)first, &n);
 	time_stage(core, timed, receives ? EPF_STAT_CORE_ARRIVE_TSC : EPF_STAT_CORE_REAP_TSC, t);

@@ -359,6 +359,11 @@ struct epf_nic {
 	 * EPF_PACE_MOST.
 	 */
 	uint32_t pace;
+	/*
+	 * Counts what reap() moved for peers whether or not it reports a completion: reads that it answers, writes that arrive. A core that serves peers is not idle:
+	 * asleep, it would be woken for each of them. NICs whose hardware serves them leave it alone.
+	 */
+	uint32_t served;
 };
 
 enum { EPF_PACE_MOST = 4, EPF_PACE_BYTES = 1 << 20 };

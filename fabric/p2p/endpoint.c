@@ -205,7 +205,8 @@ static int share_memory(struct epf_p2p *ep)
 
 static int watch_fd(struct epf_p2p *ep, int fd)
 {
-	struct epoll_event e = { .events = EPOLLIN, .data.ptr = NULL };
+	/* No connection, whose events point to it; the thread tells a kick from a guest. */
+	struct epoll_event e = { .events = EPOLLIN, .data.ptr = fd == ep->kick ? &ep->kick : NULL };
 
 	return epoll_ctl(ep->epoll, EPOLL_CTL_ADD, fd, &e)
 		       ? epf_fail_sys(EPF_R_SYSTEM, errno, "p2p: epoll")
@@ -241,6 +242,7 @@ static void init(struct epf_p2p *ep)
 	pthread_condattr_init(&mono);
 	pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
 	pthread_mutex_init(&ep->lock, NULL);
+	pthread_mutex_init(&ep->serving, NULL);
 	pthread_mutex_init(&ep->run.lock, NULL);
 	pthread_mutex_init(&ep->gpu.lock, NULL);
 	pthread_mutex_init(&ep->events.lock, NULL);
@@ -430,6 +432,7 @@ void epf_p2p_close(struct epf_p2p *ep)
 	pthread_cond_destroy(&ep->run.idle);
 	pthread_cond_destroy(&ep->events.arrived);
 	pthread_mutex_destroy(&ep->lock);
+	pthread_mutex_destroy(&ep->serving);
 	pthread_mutex_destroy(&ep->run.lock);
 	pthread_mutex_destroy(&ep->gpu.lock);
 	pthread_mutex_destroy(&ep->events.lock);

@@ -11,6 +11,7 @@
 enum {
 	NOTES_MOST = EPF_P2P_UNREAD,
 	SPIN_NS = 20 * 1000,  /* how long a wait polls before it sleeps */
+	LOOKS = 8,            /* polls of a wait between two looks at the sockets */
 	NAP_NS = 1000 * 1000, /* how often a full ring of a peer is tried again */
 };
 
@@ -178,6 +179,8 @@ int epf_p2p_events(struct epf_p2p *ep, struct epf_p2p_event *events, size_t max)
 	__atomic_fetch_add(&ep->polls, 1u, __ATOMIC_RELAXED);
 	epf_p2p_drain(ep);
 	if (!EPF_LOAD_ACQUIRE(&ep->events.count))
+		epf_p2p_serve(ep);
+	if (!EPF_LOAD_ACQUIRE(&ep->events.count))
 		return 0;
 	pthread_mutex_lock(&ep->events.lock);
 	was_full = ep->events.notes >= NOTES_MOST;
@@ -206,6 +209,8 @@ static int wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
 			return 0;
 		__atomic_fetch_add(&ep->polls, 1u, __ATOMIC_RELAXED);
 		epf_p2p_drain(ep);
+		if (i % LOOKS == 0)
+			epf_p2p_serve(ep);
 		if (EPF_LOAD_ACQUIRE(&ep->events.count))
 			return 0;
 		if (i % 64 == 63 && epf_now_ns() - start > SPIN_NS)

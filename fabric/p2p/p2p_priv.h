@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The objects of an endpoint, shared by the files of this folder. Locks, outermost first: ep->lock (tables, lists, states of everything but
+ * The objects of an endpoint, shared by the files of this folder. Locks, outermost first: ep->serving, ep->lock (tables, lists, states of everything but
  * transfers), ep->run.lock (the queue of transfers), ep->events.lock, a connection's note_lock, a stream's own. No lock is held over
  * a wait, a copy or a callback.
  */
@@ -323,6 +323,8 @@ struct epf_p2p {
 
 	pthread_t thread;
 	bool has_thread;
+	pthread_mutex_t
+		serving; /* whoever serves sockets: the thread while it does not sleep, then who polls; outermost, only tried */
 	int epoll, kick, listen_tcp, listen_unix;
 	uint32_t stop, sleeping;    /* atomic */
 	bool naps;                  /* its thread sleeps 10 ms at most; atomic */
@@ -411,6 +413,8 @@ bool epf_p2p_conn_is_alive(struct conn *c);   /* ends it if the process is gone 
 int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes);    /* -EAGAIN: no room */
 int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes); /* over NICs */
 void epf_p2p_drain(struct epf_p2p *ep);
+/* Takes what connections over NICs have sent, if the endpoint's thread sleeps, which would be woken for it and then wake the caller. Any thread, without locks. */
+void epf_p2p_serve(struct epf_p2p *ep);
 bool epf_p2p_is_pending(const struct epf_p2p *ep);
 
 /* copy.c. Returns 0, P2P_LATER or -errno. */

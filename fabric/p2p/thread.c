@@ -101,29 +101,53 @@ static void watch(struct epf_p2p *ep)
 	}
 }
 
+/* Connections that have sent something. ep->serving held. */
+static void serve_conns(struct epf_p2p *ep, const struct epoll_event *ev, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct conn *c = ev[i].data.ptr;
+
+		if (!c || ev[i].data.ptr == &ep->kick)
+			continue;
+		(void)epf_p2p_flush(&c->stream);
+		(void)epf_p2p_control(c);
+	}
+}
+
 static bool serve_sockets(struct epf_p2p *ep, uint64_t wait_ns)
 {
 	struct epoll_event ev[EVENTS];
-	int ms = wait_ns ? (int)((wait_ns + 999999) / 1000000) : 0;
-	int n = epoll_wait(ep->epoll, ev, EVENTS, ms);
+	int ms = wait_ns ? (int)((wait_ns + 999999) / 1000000) : 0, n;
+	uint64_t count;
 
+	if (ms)
+		pthread_mutex_unlock(&ep->serving);
+	n = epoll_wait(ep->epoll, ev, EVENTS, ms);
+	if (ms)
+		pthread_mutex_lock(&ep->serving);
 	EPF_STORE_RELAXED(&ep->sleeping, 0u);
 	__atomic_store_n(&ep->bell->armed, 0u, __ATOMIC_RELAXED);
 	for (int i = 0; i < n; i++) {
-		uint64_t count;
-
-		if (ev[i].data.ptr) {
-			struct conn *c = ev[i].data.ptr;
-
-			(void)epf_p2p_flush(&c->stream);
-			(void)epf_p2p_control(c);
-		} else {
+		if (ev[i].data.ptr == &ep->kick)
 			(void)!read(ep->kick, &count, sizeof(count));
-			epf_p2p_guest_new(ep, ep->listen_unix);
-			epf_p2p_guest_new(ep, ep->listen_tcp);
-		}
+		if (ev[i].data.ptr)
+			continue;
+		epf_p2p_guest_new(ep, ep->listen_unix);
+		epf_p2p_guest_new(ep, ep->listen_tcp);
 	}
+	serve_conns(ep, ev, n);
 	return n > 0;
+}
+
+void epf_p2p_serve(struct epf_p2p *ep)
+{
+	struct epoll_event ev[EVENTS];
+
+	/* On one machine notifications come through memory. */
+	if (!EPF_LOAD_RELAXED(&ep->has_engines) || pthread_mutex_trylock(&ep->serving))
+		return;
+	serve_conns(ep, ev, epoll_wait(ep->epoll, ev, EVENTS, 0));
+	pthread_mutex_unlock(&ep->serving);
 }
 
 /* Whether peers must wake this thread for notifications: not while somebody polls for them anyway. */
@@ -183,6 +207,7 @@ void *epf_p2p_thread(void *arg)
 	struct epf_p2p *ep = arg;
 
 	pthread_setname_np(pthread_self(), "epf-p2p");
+	pthread_mutex_lock(&ep->serving);
 	while (!EPF_LOAD_ACQUIRE(&ep->stop)) {
 		uint64_t next;
 		unsigned done = 0;
@@ -203,5 +228,6 @@ void *epf_p2p_thread(void *arg)
 		epf_p2p_dispatch(ep);
 	}
 	reap(ep);
+	pthread_mutex_unlock(&ep->serving);
 	return NULL;
 }

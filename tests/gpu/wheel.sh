@@ -74,6 +74,6 @@ if [ -e "$out/nccl.log" ] && ! grep -qai 'using network epf' "$out/nccl.log"; th
 	result nccl "WRONG: NCCL did not take the fabric"
 fi
 if [ "$list" = 1 ] || [ -n "$nixl" ]; then
-	part nixl 200 python3 "$root/tests/gpu/p2p_nixl.py" --wheel "$nixl" --plugin "$site/epf/lib/nixl/libplugin_EPF.so" --gpu 0,1
+	part nixl 200 python3 "$root/tests/gpu/p2p_nixl.py" --wheel "$nixl" --plugin "$site/epf/lib/nixl/libplugin_EPF.so" --gpu "0,$((gpus > 1))"
 fi
 end

@@ -36,6 +36,9 @@ int epf_rails_reap(struct epf_nic *nic, struct epf_wc *wc, unsigned n)
 		taken += got > 0 ? (unsigned)got : 0;
 		at = at + 1 == r->n ? 0 : at + 1;
 	}
+	nic->served = 0;
+	for (uint32_t i = 0; i < r->n; i++)
+		nic->served += r->child[i]->served;
 	return (int)taken;
 }
 

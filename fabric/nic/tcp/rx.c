@@ -144,6 +144,7 @@ static size_t receive(struct epf_tcp *t, struct epf_tcp_lane *l)
 			epf_tcp_lose(t, l, EPF_S_RETRY_EXCEEDED, strerror(errno));
 		return 0;
 	}
+	t->nic.served++;
 	/* Less than was asked for: the socket is empty, and its next event comes by itself. */
 	if ((size_t)n < asked && !rx->has_hung_up && !(l->seal && epf_tcp_seal_has_more(l->seal)))
 		rx->is_readable = false;

@@ -39,6 +39,7 @@ static int push(struct epf_tcp *t, struct epf_tcp_lane *l, uint64_t *budget)
 			return 0;
 		}
 		t->counters.doorbells++;
+		t->nic.served++;
 		*budget -= (uint64_t)n < *budget ? (uint64_t)n : *budget;
 		while (n && (size_t)n >= tx->iov[tx->at_iov].iov_len)
 			n -= (ssize_t)tx->iov[tx->at_iov++].iov_len;

@@ -127,6 +127,23 @@ static void an_address_is_a_list_of_parts(void **state)
 	core_rig_close(rig);
 }
 
+/* What any device moves for peers is work of the engine, although nothing is reported. */
+static void an_engine_that_serves_peers_is_not_idle(void **state)
+{
+	struct core_rig *rig = core_rig_open_devices(quick, 2);
+	unsigned idle = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++) {
+		while (idle < 1000) /* what the start has left, and ticks */
+			idle = core_rig_step(rig, 0) ? 0 : idle + 1;
+		rig->device[0][i % 2]->served++;
+		assert_int_not_equal(core_rig_step(rig, 0), 0);
+		idle = 0;
+	}
+	core_rig_close(rig);
+}
+
 static void devices_that_do_not_fit_are_refused(void **state)
 {
 	struct epf_nic *nics[3] = { NULL }, *out = NULL;
@@ -410,6 +427,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_address_is_a_list_of_parts),
+		cmocka_unit_test(an_engine_that_serves_peers_is_not_idle),
 		cmocka_unit_test(devices_that_do_not_fit_are_refused),
 		cmocka_unit_test(lanes_are_dealt_to_devices_with_their_keys),
 		cmocka_unit_test(too_many_lanes_are_refused),

@@ -13,9 +13,25 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
-static char nic_setting[96]; /* settings of the NIC, separated by spaces */
+static char nic_setting[96];                      /* settings of the NIC, separated by spaces */
+static uint32_t held_epoll = UINT32_MAX, is_held; /* atomic */
+
+int __real_epoll_wait(int fd, struct epoll_event *events, int most, int ms);
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int ms);
+
+/* A thread that would sleep there sleeps as long as it is held, whatever comes. */
+int __wrap_epoll_wait(int fd, struct epoll_event *events, int most, int ms)
+{
+	if (ms <= 0 || EPF_LOAD_ACQUIRE(&held_epoll) != (uint32_t)fd)
+		return __real_epoll_wait(fd, events, most, ms);
+	EPF_STORE_RELEASE(&is_held, 1u);
+	while (EPF_LOAD_ACQUIRE(&held_epoll) == (uint32_t)fd)
+		poll(NULL, 0, 1);
+	return 0;
+}
 
 static void begin(struct both *b, enum target_memory from, const char *more)
 {
@@ -95,6 +111,28 @@ static void test_wait_steps_the_engine(void **state)
 		assert_ok(epf_counter(x->conn->engine->ep, "drives", &before));
 	} while (now == before);
 	epf_p2p_xfer_free(x);
+	both_end(&b);
+}
+
+/* Who polls for events, or waits for one, takes notifications while the endpoint's thread sleeps: waking that thread first would take longer. */
+static void test_poller_takes_notes(void **state)
+{
+	struct epf_p2p_event e = { .kind = 0 };
+	struct both b;
+
+	(void)state;
+	begin(&b, T_MMAP, "");
+	EPF_STORE_RELEASE(&held_epoll, (uint32_t)b.ep->epoll);
+	epf_p2p_kick(b.ep); /* it may sleep already, and not look at held_epoll */
+	while (!EPF_LOAD_ACQUIRE(&is_held))
+		poll(NULL, 0, 1);
+	target_tell(&b.t, T_SEND);
+	for (int i = 0; i < 30000 && epf_p2p_events(b.ep, &e, 1) != 1; i++)
+		poll(NULL, 0, 1);
+	EPF_STORE_RELEASE(&held_epoll, UINT32_MAX);
+	assert_int_equal(e.kind, EPF_P2P_NOTE);
+	assert_int_equal(e.bytes, 5);
+	epf_p2p_event_free(&e);
 	both_end(&b);
 }
 
@@ -422,6 +460,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_transfers),
 		cmocka_unit_test(test_wait_steps_the_engine),
+		cmocka_unit_test(test_poller_takes_notes),
 		cmocka_unit_test(test_lone_transfers_share_a_ring),
 		cmocka_unit_test(test_urgent_passes_bulk),
 		cmocka_unit_test(test_withdrawn),
