@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What arrives on the stream of a connection. On the endpoint's thread. */
+/* What arrives on the stream of a connection. With ep->serving: on the endpoint's thread, or on one that polls. */
 #include "fabric/p2p/engine.h"
 
 #include <errno.h>

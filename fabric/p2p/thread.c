@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The endpoint's one thread: connections that come and go, questions of peers, expiries and deadlines, notifications for who does not poll, and
- * chunks of transfers that nobody else copies.
+ * chunks of transfers that nobody else copies. It has ep->serving but while it sleeps.
  */
 #define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"
@@ -196,7 +196,9 @@ static void sleep_or_serve(struct epf_p2p *ep, uint64_t next, bool is_packing)
 	if (epf_p2p_gpu_is_busy(ep) ||
 	    is_packing) { /* no descriptor reports a GPU's copies, or what a NIC has put */
 		wait = 0;
+		pthread_mutex_unlock(&ep->serving);
 		nanosleep(&(struct timespec){ 0, GPU_REST_NS }, NULL);
+		pthread_mutex_lock(&ep->serving);
 	} else if (epf_p2p_has_work(ep))
 		wait = ep->run.is_stalled && wait > STALL_NS ? STALL_NS : 0;
 	(void)serve_sockets(ep, wait);
