@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notifications between processes of one machine, and taking events. */
+/* Notifications between processes of one machine, and how all of them begin. */
 #include "fabric/base/clock.h"
 #include "fabric/p2p/p2p_priv.h"
 
@@ -8,12 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-enum {
-	NOTES_MOST = EPF_P2P_UNREAD,
-	SPIN_NS = 20 * 1000,  /* how long a wait polls before it sleeps */
-	LOOKS = 8,            /* polls of a wait between two looks at the sockets */
-	NAP_NS = 1000 * 1000, /* how often a full ring of a peer is tried again */
-};
+enum { NAP_NS = 1000 * 1000 }; /* how often a full ring of a peer is tried again */
 
 _Static_assert(EPF_P2P_NOTE_BYTES + 16 <= P2P_NOTE_RING, "a notification fits");
 
@@ -121,7 +116,7 @@ static void drain_conn(struct epf_p2p *ep, uint32_t index)
 	if (c && !again) {
 		pthread_mutex_lock(&c->take_lock);
 		while (!again && (rc = take_note(c)) == 1)
-			again = EPF_LOAD_RELAXED(&ep->events.notes) >= NOTES_MOST;
+			again = EPF_LOAD_RELAXED(&ep->events.notes) >= EPF_P2P_UNREAD;
 		pthread_mutex_unlock(&c->take_lock);
 		if (rc < 0)
 			epf_p2p_conn_end(c, CONN_LOST, "its notifications are damaged");
@@ -138,7 +133,7 @@ int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes)
 
 	if (bytes > EPF_P2P_NOTE_BYTES)
 		return -EBADMSG;
-	if (EPF_LOAD_RELAXED(&c->ep->events.notes) >= NOTES_MOST * 4)
+	if (EPF_LOAD_RELAXED(&c->ep->events.notes) >= EPF_P2P_UNREAD * 4)
 		return -ENOBUFS;
 	epf_p2p_event(c->ep, &e, note);
 	return 0;
@@ -146,7 +141,7 @@ int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes)
 
 void epf_p2p_drain(struct epf_p2p *ep)
 {
-	if (EPF_LOAD_RELAXED(&ep->events.notes) >= NOTES_MOST)
+	if (EPF_LOAD_RELAXED(&ep->events.notes) >= EPF_P2P_UNREAD)
 		return;
 	for (unsigned w = 0; w < P2P_LOCAL_CONNS / 64; w++) {
 		uint64_t bits;
@@ -163,88 +158,12 @@ void epf_p2p_drain(struct epf_p2p *ep)
 
 bool epf_p2p_is_pending(const struct epf_p2p *ep)
 {
-	if (EPF_LOAD_RELAXED(&ep->events.notes) >= NOTES_MOST)
+	if (EPF_LOAD_RELAXED(&ep->events.notes) >= EPF_P2P_UNREAD)
 		return false;
 	for (unsigned w = 0; w < P2P_LOCAL_CONNS / 64; w++)
 		if (__atomic_load_n(&ep->bell->pending[w], __ATOMIC_SEQ_CST)) /* N1 */
 			return true;
 	return false;
-}
-
-int epf_p2p_events(struct epf_p2p *ep, struct epf_p2p_event *events, size_t max)
-{
-	size_t n = 0;
-	bool was_full;
-
-	__atomic_fetch_add(&ep->polls, 1u, __ATOMIC_RELAXED);
-	epf_p2p_drain(ep);
-	if (!EPF_LOAD_ACQUIRE(&ep->events.count))
-		epf_p2p_serve(ep);
-	if (!EPF_LOAD_ACQUIRE(&ep->events.count))
-		return 0;
-	pthread_mutex_lock(&ep->events.lock);
-	was_full = ep->events.notes >= NOTES_MOST;
-	while (n < max && n < INT32_MAX) {
-		struct event *ev = epf_p2p_pop(ep);
-
-		if (!ev)
-			break;
-		events[n++] = ev->e;
-		free(ev);
-	}
-	pthread_mutex_unlock(&ep->events.lock);
-	if (was_full)
-		epf_p2p_kick(ep);
-	return (int)n;
-}
-
-static int wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
-{
-	uint64_t end = epf_p2p_deadline(ep, timeout_ns), start = epf_now_ns();
-	struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
-	int rc = 0;
-
-	for (unsigned i = 0;; i++) {
-		if (EPF_LOAD_ACQUIRE(&ep->events.count))
-			return 0;
-		__atomic_fetch_add(&ep->polls, 1u, __ATOMIC_RELAXED);
-		epf_p2p_drain(ep);
-		if (i % LOOKS == 0)
-			epf_p2p_serve(ep);
-		if (EPF_LOAD_ACQUIRE(&ep->events.count))
-			return 0;
-		if (i % 64 == 63 && epf_now_ns() - start > SPIN_NS)
-			break;
-		EPF_CPU_PAUSE();
-	}
-	/* From here on peers must wake the endpoint's thread, which wakes this one. */
-	__atomic_fetch_add(&ep->events.sleepers, 1u, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&ep->bell->armed, 1u, __ATOMIC_SEQ_CST); /* N1 */
-	if (epf_p2p_is_pending(ep))
-		epf_p2p_drain(ep);
-	pthread_mutex_lock(&ep->events.lock);
-	while (!ep->events.first && !rc)
-		rc = EPF_LOAD_ACQUIRE(&ep->is_closing)
-			     ? ECANCELED
-			     : pthread_cond_timedwait(&ep->events.arrived, &ep->events.lock,
-						      &until);
-	if (ep->events.first)
-		rc = 0;
-	pthread_mutex_unlock(&ep->events.lock);
-	__atomic_fetch_sub(&ep->events.sleepers, 1u, __ATOMIC_RELAXED);
-	if (rc && EPF_LOAD_ACQUIRE(&ep->is_closing))
-		return epf_fail(EPF_R_P2P_CANCELLED, "wait: the endpoint was closed");
-	return rc ? epf_fail(EPF_R_P2P_TIMEOUT, "wait: no event") : 0;
-}
-
-int epf_p2p_wait_event(struct epf_p2p *ep, uint64_t timeout_ns)
-{
-	int rc;
-
-	epf_p2p_enter(ep);
-	rc = wait_event(ep, timeout_ns);
-	epf_p2p_leave(ep);
-	return rc;
 }
 
 static int notify(struct epf_p2p *ep, uint64_t conn, const void *note, size_t note_bytes,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The objects of an endpoint, shared by the files of this folder. Locks, outermost first: ep->serving, ep->lock (tables, lists, states of everything but
- * transfers), ep->run.lock (the queue of transfers), ep->events.lock, a connection's note_lock, a stream's own. No lock is held over
- * a wait, a copy or a callback.
+ * The objects of an endpoint, shared by the files of this folder. Locks, outermost first: ep->serving (the endpoint's thread has it except asleep; who polls tries it),
+ * ep->lock (tables, lists, states of everything but transfers), ep->run.lock (the queue of transfers), ep->events.lock, a connection's note_lock, a stream's own. But for
+ * the first, none is held over a wait, a copy or a callback.
  */
 #ifndef EPF_FABRIC_P2P_P2P_PRIV_H
 #define EPF_FABRIC_P2P_P2P_PRIV_H
@@ -21,9 +21,7 @@
 #include <sys/un.h>
 
 enum {
-	P2P_CHUNK =
-		256 *
-		1024, /* most bytes copied in one go: bounds a withdrawal, a poll, and a turn of a transfer */
+	P2P_CHUNK = 256 * 1024, /* most bytes copied in one go: bounds withdrawals, polls, turns */
 	P2P_CHUNK_BLOCKS = 128,
 	P2P_INLINE = 64 * 1024, /* transfers that the posting thread copies itself */
 	P2P_PRIORITIES = 3,
@@ -67,6 +65,7 @@ struct engine_key {
 };
 
 struct epf_copy_handle;
+struct epoll_event;
 
 struct region {
 	uint64_t number;
@@ -298,11 +297,10 @@ struct epf_p2p {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* connections, requests, states */
 	bool is_closing;
-	uint32_t calls;   /* that may wait and are under way; atomic */
-	bool has_engines; /* connections over NICs were made; atomic */
-	unsigned
-		pack_from; /* busy connections before it were polled last time; endpoint's thread only */
-	bool has_new;      /* connections that the thread does not watch yet */
+	uint32_t calls;     /* that may wait and are under way; atomic */
+	bool has_engines;   /* connections over NICs were made; atomic */
+	unsigned pack_from; /* where a round of polls begins; endpoint's thread only */
+	bool has_new;       /* connections that the thread does not watch yet */
 	struct slots conns, regions, imports;
 	struct conn *all;
 	struct export *exports;
@@ -323,8 +321,7 @@ struct epf_p2p {
 
 	pthread_t thread;
 	bool has_thread;
-	pthread_mutex_t
-		serving; /* whoever serves sockets: the thread while it does not sleep, then who polls; outermost, only tried */
+	pthread_mutex_t serving; /* of who serves connections */
 	int epoll, kick, listen_tcp, listen_unix;
 	uint32_t stop, sleeping;    /* atomic */
 	bool naps;                  /* its thread sleeps 10 ms at most; atomic */
@@ -413,9 +410,9 @@ bool epf_p2p_conn_is_alive(struct conn *c);   /* ends it if the process is gone 
 int epf_p2p_note_push(struct conn *c, const void *note, uint32_t bytes);    /* -EAGAIN: no room */
 int epf_p2p_note_arrived(struct conn *c, const void *note, uint32_t bytes); /* over NICs */
 void epf_p2p_drain(struct epf_p2p *ep);
-/* Takes what connections over NICs have sent, if the endpoint's thread sleeps, which would be woken for it and then wake the caller. Any thread, without locks. */
-void epf_p2p_serve(struct epf_p2p *ep);
 bool epf_p2p_is_pending(const struct epf_p2p *ep);
+/* poll.c. Serves the connections that have sent something. ep->serving held. */
+void epf_p2p_serve_conns(struct epf_p2p *ep, const struct epoll_event *ev, int n);
 
 /* copy.c. Returns 0, P2P_LATER or -errno. */
 int epf_p2p_copy(struct epf_p2p_xfer *x, const struct vector *v, const struct epf_p2p_block *b,

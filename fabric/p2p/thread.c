@@ -101,19 +101,6 @@ static void watch(struct epf_p2p *ep)
 	}
 }
 
-/* Connections that have sent something. ep->serving held. */
-static void serve_conns(struct epf_p2p *ep, const struct epoll_event *ev, int n)
-{
-	for (int i = 0; i < n; i++) {
-		struct conn *c = ev[i].data.ptr;
-
-		if (!c || ev[i].data.ptr == &ep->kick)
-			continue;
-		(void)epf_p2p_flush(&c->stream);
-		(void)epf_p2p_control(c);
-	}
-}
-
 static bool serve_sockets(struct epf_p2p *ep, uint64_t wait_ns)
 {
 	struct epoll_event ev[EVENTS];
@@ -135,19 +122,8 @@ static bool serve_sockets(struct epf_p2p *ep, uint64_t wait_ns)
 		epf_p2p_guest_new(ep, ep->listen_unix);
 		epf_p2p_guest_new(ep, ep->listen_tcp);
 	}
-	serve_conns(ep, ev, n);
+	epf_p2p_serve_conns(ep, ev, n);
 	return n > 0;
-}
-
-void epf_p2p_serve(struct epf_p2p *ep)
-{
-	struct epoll_event ev[EVENTS];
-
-	/* On one machine notifications come through memory. */
-	if (!EPF_LOAD_RELAXED(&ep->has_engines) || pthread_mutex_trylock(&ep->serving))
-		return;
-	serve_conns(ep, ev, epoll_wait(ep->epoll, ev, EVENTS, 0));
-	pthread_mutex_unlock(&ep->serving);
 }
 
 /* Whether peers must wake this thread for notifications: not while somebody polls for them anyway. */

@@ -252,6 +252,30 @@ def a_layer_of_vllm_orders_streams_three_times(b, _):
 
 
 @on_gpu
+def what_is_not_of_the_last_layout_is_checked(b, _):
+    idx, rows, w = index(device="cuda:0"), x(device="cuda:0"), weights(device="cuda:0")
+    with_kernels(b)
+    b._fits = types.SimpleNamespace(get=lambda row, other: (1 << 30, 1 << 30))
+
+    def of_a_layout(**others):
+        per_rank, _, per_expert, in_rank, _ = b.get_dispatch_layout(idx, EXPERTS)
+        return {"x": rows, "num_tokens_per_rank": per_rank, "is_token_in_rank": in_rank, "num_tokens_per_expert": per_expert, "topk_idx": idx, "topk_weights": w,
+                "num_worst_tokens": ROWS, **others}
+    for pattern, others in (
+            ("num_tokens_per_rank has shape", {"num_tokens_per_rank": torch.empty(RANKS + 1, dtype=torch.int32, device="cuda:0")}),
+            ("is_token_in_rank has shape", {"is_token_in_rank": torch.empty((6, RANKS), dtype=torch.bool, device="cuda:0")}),
+            ("num_tokens_per_expert has dtype", {"num_tokens_per_expert": torch.empty(EXPERTS, dtype=torch.int64, device="cuda:0")}),
+            ("num_tokens_per_expert is None", {"num_tokens_per_expert": None}), ("topk_idx has dtype", {"topk_idx": w}),
+            ("topk_weights is given and topk_idx is None", {"topk_idx": None}), ("topk_weights has shape", {"topk_weights": weights(tokens=4, device="cuda:0")}),
+            ("is_token_in_rank has shape", {"x": x(tokens=4, device="cuda:0")}), ("expert_alignment is 0", {"expert_alignment": 0}),
+            ("num_worst_tokens is -1", {"num_worst_tokens": -1}), ("num_worst_tokens needs topk_idx", {"topk_idx": None, "topk_weights": None})):
+        raises(Wrong, pattern, b.dispatch, **of_a_layout(**others))
+    arguments = of_a_layout()
+    for _ in range(2):  # the second time it is not the last layout's any more
+        b.dispatch(**arguments)
+
+
+@on_gpu
 def events_are_used_again_when_nobody_has_them(b, _):
     marked = with_kernels(b)
     held = [b.get_dispatch_layout(index(device="cuda:0"), EXPERTS, async_finish=True)[-1] for _ in range(3)]
@@ -320,5 +344,5 @@ def tensors_on_another_device_are_refused(b, dispatch):
 
 
 run([hooks_and_events, streams_and_events_are_in_order, high_throughput_calls_follow_each_other, a_layer_of_vllm_orders_streams_three_times,
-     graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, events_are_used_again_when_nobody_has_them,
+     graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, what_is_not_of_the_last_layout_is_checked, events_are_used_again_when_nobody_has_them,
      events_of_programs_are_the_librarys_where_it_is_open, graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused])

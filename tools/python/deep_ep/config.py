@@ -25,6 +25,14 @@ class Config:
     num_max_rdma_chunked_recv_tokens: int = 256
 
     def __post_init__(self) -> None:
+        nvl, nvl_room, send, recv = (self.num_max_nvl_chunked_send_tokens, self.num_max_nvl_chunked_recv_tokens, self.num_max_rdma_chunked_send_tokens,
+                                     self.num_max_rdma_chunked_recv_tokens)
+        if self.num_sms < 0 or not 0 < nvl < nvl_room or not 0 < send < recv or 2 * send > recv:
+            self._refuse()
+        self.num_max_rdma_chunked_recv_tokens = -(-recv // send) * send
+
+    def _refuse(self) -> None:
+        """Says what does not hold. Not where a Config is made: programs make one for each call."""
         need(self.num_sms >= 0, "Config", f"num_sms is {self.num_sms}; it cannot be negative")
         for path in ("nvl", "rdma"):
             send = getattr(self, f"num_max_{path}_chunked_send_tokens")
@@ -33,7 +41,6 @@ class Config:
                  "sent at once must be at least 1 and fewer than there is room for")
         send, recv = self.num_max_rdma_chunked_send_tokens, self.num_max_rdma_chunked_recv_tokens
         need(2 * send <= recv, "Config", f"num_max_rdma_chunked_send_tokens is {send}; it can be at most half of ..._recv_tokens, {recv}")
-        self.num_max_rdma_chunked_recv_tokens = -(-recv // send) * send
 
     def _hint(self, hidden_bytes: int, places: int, tokens: int) -> int:
         need(hidden_bytes > 0, "Config", f"hidden_bytes is {hidden_bytes}; a row has at least one byte")

@@ -97,6 +97,7 @@ class HighThroughput:
     _last_grouped = 0  # rows grouped by expert of the last dispatch of such that the CPU waited for
     _did_fit = False  # whether it was as guessed
     _unwaited = 0  # dispatches that the program does not let the CPU wait for
+    _laid: Optional[Tuple[Any, ...]] = None  # of the last layout, until a dispatch: tokens for each rank, in ranks, for each expert, topk_idx, its sizes, a rank's experts
 
     # ------------------------------------------------------------------ memory
 
@@ -222,7 +223,7 @@ class HighThroughput:
         for shared in (self._window, self._control):
             if shared is not None:
                 shared.close()
-        self._window = self._control = self._last_stream = None
+        self._window = self._control = self._last_stream = self._laid = None
         self._fits = {}
         self._window_size = self._last_room = self._last_received = self._last_grouped = 0
 
@@ -253,6 +254,7 @@ class HighThroughput:
             in_rank = empty((tokens, ranks), (ranks, 1), torch.bool)
             # In the order of struct epf_ht_routing.
             check(ht.layout(order.stream, tokens, topk, num_experts, 0, 0, 0, 0, 0, topk_idx, in_rank, per_rank, per_node, per_expert, 0, 0, 0, 0))
+            self._laid = per_rank, in_rank, per_expert, topk_idx, tokens, topk, num_experts // ranks
         except BaseException:
             order.give_up()
             raise
@@ -418,6 +420,22 @@ class HighThroughput:
     def _check_routing(self, where: str, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any, topk_idx: Any, topk_weights: Any,
                        alignment: int, worst: int) -> int:
         """Checks what a dispatch without a handle is given; returns the experts of a rank."""
+        laid, self._laid = self._laid, None
+        # What the last layout took and gave was checked there, or made.
+        if (laid is not None and laid[0] is per_rank and laid[1] is in_rank and laid[2] is per_expert and laid[3] is topk_idx and laid[4] == tokens):
+            _, _, _, _, _, topk, local = laid
+        else:
+            topk, local = self._check_layout(where, tokens, per_rank, in_rank, per_expert, topk_idx)
+        if topk_weights is not None:
+            need(topk_idx is not None, where, "topk_weights is given and topk_idx is None")
+            checks.tensor(self._torch, where, "topk_weights", topk_weights, self._torch.float32, (tokens, topk), self.device, ("tokens", "top-k"))
+        need(isinstance(alignment, int) and alignment > 0, where, "expert_alignment is {!r}; it must be positive", alignment)
+        need(worst >= 0, where, "num_worst_tokens is {}; it cannot be negative", worst)
+        need(worst == 0 or topk_idx is not None, where, "num_worst_tokens needs topk_idx: without it nothing says which rows were received")
+        return local
+
+    def _check_layout(self, where: str, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any, topk_idx: Any) -> Tuple[int, int]:
+        """Checks what a layout gives and takes; returns top-k and the experts of a rank."""
         torch, ranks, device = self._torch, self.group_size, self.device
         if per_rank is None or in_rank is None or per_expert is None:
             name = "num_tokens_per_rank" if per_rank is None else "is_token_in_rank" if in_rank is None else "num_tokens_per_expert"
@@ -429,14 +447,9 @@ class HighThroughput:
         if topk_idx is not None:
             checks.tensor(torch, where, "topk_idx", topk_idx, torch.int64, (tokens, -1), device, ("tokens",))
             topk = topk_idx.shape[1]
-            checks.optional(torch, where, "topk_weights", topk_weights, torch.float32, (tokens, topk), device, ("tokens", "top-k"))
-        need(topk_idx is not None or topk_weights is None, where, "topk_weights is given and topk_idx is None")
         experts = per_expert.numel()
         self._check_experts(where, experts, topk)
-        need(isinstance(alignment, int) and alignment > 0, where, "expert_alignment is {!r}; it must be positive", alignment)
-        need(worst >= 0, where, "num_worst_tokens is {}; it cannot be negative", worst)
-        need(worst == 0 or topk_idx is not None, where, "num_worst_tokens needs topk_idx: without it nothing says which rows were received")
-        return experts // ranks
+        return topk, experts // ranks
 
     def _new_handle(self, ht: throughput.Throughput, tokens: int, in_rank: Any, worst: int) -> RoutingHandle:
         """A handle whose arrays are not written yet. Its sizes are known with num_worst_tokens only."""
