@@ -24,6 +24,7 @@ enum { WORLD = 4, ROUNDS = 20, FLOOD_BYTES = 64 };
  "emu-retry-timeout=60s", "emu-stall-timeout=60s", "peer-timeout=60s", "service-grace=100ms"
 
 static const char *const settings[] = { PATIENT, NULL };
+static const char *const of_ranks[] = { "wait-timeout=600s", NULL };
 static const char *const unordered[] = { PATIENT, "emu-order=unordered", "lane-receives=16", NULL };
 
 static struct daemons daemons;
@@ -36,6 +37,7 @@ static void start(const char *name, const char *const *with, void (*body)(struct
 				 .world = WORLD,
 				 .tag = 9,
 				 .daemons = &daemons,
+				 .settings = of_ranks,
 				 .body = body,
 				 .alarm_s = 150 };
 
