@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The objects of an endpoint, shared by the files of this folder. Locks, outermost first: ep->serving (the endpoint's thread has it except asleep; who polls tries it),
+ * The objects of an endpoint, shared by the files of this folder. Locks, outermost first: ep->serving (the endpoint's thread holds it unless it sleeps; who polls tries it),
  * ep->lock (tables, lists, states of everything but transfers), ep->run.lock (the queue of transfers), ep->events.lock, a connection's note_lock, a stream's own. But for
  * the first, none is held over a wait, a copy or a callback.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A control connection: framed messages with descriptors over a stream socket, never blocking. Sending: any thread. Receiving: one
- * thread at a time, who has ep->serving.
+ * thread at a time, which holds ep->serving.
  */
 #ifndef EPF_FABRIC_P2P_STREAM_H
 #define EPF_FABRIC_P2P_STREAM_H

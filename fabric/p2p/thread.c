@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The endpoint's one thread: connections that come and go, questions of peers, expiries and deadlines, notifications for who does not poll, and
- * chunks of transfers that nobody else copies. It has ep->serving but while it sleeps.
+ * chunks of transfers that nobody else copies. It holds ep->serving unless it sleeps.
  */
 #define EPF_LOG_COMP "p2p"
 #include "fabric/base/clock.h"

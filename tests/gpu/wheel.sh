@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The wheel ep-fabric (tools/package/wheel) as its users have it, on a machine with two or more GPUs: installed by pip without network, and unmodified programs
-# that get nothing but EPF_BACKEND and `ep-fabric exec --` in front.
+# The wheel ep-fabric (tools/package/wheel) as its users have it, on a machine with two or more GPUs (nixl: one): installed by pip without network, and unmodified
+# programs that get nothing but EPF_BACKEND and `ep-fabric exec --` in front.
 #
 #   tests/gpu/wheel.sh --wheels DIR [--deepep DIR] [--deepep-tests DIR] [--nixl DIR] [--out DIR] [--only REGEX] [--list]
 #
