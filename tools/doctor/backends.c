@@ -76,6 +76,7 @@ static void check_nccl(struct doctor *d)
 {
 	const char *list = getenv("NCCL_NET_PLUGIN");
 	bool is_asked_for = names_plugin(list);
+	char path[PATH_MAX];
 	bool is_there;
 
 	if (d->is_recorded) {
@@ -94,6 +95,12 @@ static void check_nccl(struct doctor *d)
 			d, DOCTOR_FAIL, "add the folder with libnccl-net-epf.so to LD_LIBRARY_PATH",
 			"NCCL_NET_PLUGIN names a plug-in that the loader does not find: NCCL takes "
 			"its own networks, without an error");
+	else if (backend_find(EPF_CONF_BACKEND_NCCL, path))
+		doctor_say(
+			d, DOCTOR_SKIP, NULL,
+			"libnccl-net-epf.so is not in the loader's paths; programs on NCCL can use "
+			"it by EPF_BACKEND=nccl ep-fabric exec, or NCCL_NET_PLUGIN=%.120s",
+			path);
 	else
 		doctor_say(
 			d, DOCTOR_SKIP, NULL,

@@ -28,7 +28,7 @@ says()
 	fi
 }
 
-says nccl "is not in the loader's paths" A=1
+says nccl "is not in the loader's paths; programs on NCCL can use it by EPF_BACKEND=nccl ep-fabric exec, or NCCL_NET_PLUGIN=" A=1
 says nccl 'can use the fabric: NCCL_NET_PLUGIN=epf' "LD_LIBRARY_PATH=$(dirname "$plugin")"
 says nccl 'use the fabric: NCCL_NET_PLUGIN=ucx,epf' "LD_LIBRARY_PATH=$(dirname "$plugin")" NCCL_NET_PLUGIN=ucx,epf
 says nccl "use the fabric: NCCL_NET_PLUGIN=$plugin" "NCCL_NET_PLUGIN=$plugin"
@@ -79,6 +79,7 @@ says backend 'EPF_BACKEND=nccl; ep-fabric exec can use: ' EPF_BACKEND=nccl
 cp "$fabric" "$theirs/ep-fabric"
 fabric=$theirs/ep-fabric
 says backend 'ep-fabric exec can use: none; not: deep_ep without deep_ep, nvshmem without libepf-deepep.so, nccl without libnccl-net-epf.so' A=1
+says nccl "is not in the loader's paths: programs on NCCL cannot use the fabric" A=1
 for backend in deep_ep nvshmem nccl; do
 	says backend "EPF_BACKEND=$backend needs " EPF_BACKEND=$backend
 	gives 'exec --' '' EPF_BACKEND=$backend
