@@ -346,7 +346,8 @@ struct epf_p2p_event {
 };
 
 /*
- * Takes up to max events, oldest first, without waiting, and returns how many. Notifications of different peers are not ordered. Events
+ * Takes up to max events, oldest first, without waiting, and returns how many. If there are none, the call itself takes what connections over NICs have sent, which costs a
+ * system call, unless the endpoint's thread is doing so. Notifications of different peers are not ordered. Events
  * are kept until taken; the number of unread notifications is limited to EPF_P2P_UNREAD, beyond which
  * peers of this machine wait; one over NICs that has sent four times as many is disconnected.
  */

@@ -102,7 +102,13 @@ int backend_set(enum epf_conf_backend backend, const char *path)
 
 	if (backend == EPF_CONF_BACKEND_NCCL && (strlen(path) > NCCL_NAME_MAX || strchr(path, ',')))
 		return -EINVAL;
-	for (size_t i = 0; !err && i < VARIABLES && b->set[i][0]; i++)
-		err = setenv(b->set[i][0], b->set[i][1] ? b->set[i][1] : path, 0) ? -ENOMEM : 0;
+	for (size_t i = 0; !err && i < VARIABLES && b->set[i][0]; i++) {
+		const char *before = getenv(b->set[i][0]);
+		/* NCCL finds that name only where the loader does, and goes on without it. */
+		int is_short = before && strcmp(before, "epf") == 0;
+
+		err = setenv(b->set[i][0], b->set[i][1] ? b->set[i][1] : path, is_short) ? -ENOMEM
+											 : 0;
+	}
 	return err;
 }

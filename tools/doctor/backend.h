@@ -26,7 +26,8 @@ const char *backend_file(enum epf_conf_backend backend);
 bool backend_find(enum epf_conf_backend backend, char out[PATH_MAX]);
 
 /**
- * backend_set() - set the variables that select it, in this process, for the program to run next. A variable of NCCL's that is already set is kept.
+ * backend_set() - set the variables that select it, in this process, for the program to run next. A variable of NCCL's that is already set is kept, unless it
+ * names our plug-in without its path.
  * @path: from backend_find(). Not for NVSHMEM: epf_tool_shim() does it.
  *
  * Return: 0; -ENOMEM; or -EINVAL: NCCL cannot take a plug-in at this path, which has a comma or more than 254 characters.

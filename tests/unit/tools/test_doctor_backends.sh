@@ -65,6 +65,7 @@ for command in 'exec --' 'launch --hosts 127.0.0.1 --'; do
 	gives "$command" "LD_PRELOAD=$tools/shim/libepf-deepep.so" EPF_BACKEND=nvshmem
 done
 gives 'exec --' NCCL_NET_PLUGIN=mine EPF_BACKEND=nccl NCCL_NET_PLUGIN=mine
+gives 'exec --' "NCCL_NET_PLUGIN=$tools/nccl/libnccl-net-epf.so" EPF_BACKEND=nccl NCCL_NET_PLUGIN=epf
 gives 'exec --' LD_LIBRARY_PATH=/before EPF_BACKEND=nccl LD_LIBRARY_PATH=/before
 gives 'exec --backend=nccl --' "NCCL_NET_PLUGIN=$tools/nccl/libnccl-net-epf.so" A=1
 gives 'exec --' '' EPF_BACKEND=mine
