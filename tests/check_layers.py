@@ -46,7 +46,7 @@ MAY_INCLUDE = {
     "kernels": ["queues", EPF, "fabric/gpu/fake.h"],
     "kernels/pack": ["queues", "kernels", "fabric/gpu/fake.h", "fabric/gpu/copy.h"],
     "tools/shim": ["queues", "fabric/base", "bootstrap", "fabric/gpu/gpu.h", EPF],
-    "tools/nccl": ["fabric/base", "bootstrap", "fabric/place", EPF],
+    "tools/nccl": ["fabric/base", "bootstrap", "fabric/place", "fabric/gpu", EPF],
     "tools/waits": ["queues", "kernels/epf_why.h"],
     "tools/prove": ["queues", "fabric/base", "bootstrap", "fabric/gpu", "fabric/nic/nic.h", "fabric/nic/fill.h"],
     "tools/doctor": ["fabric/base", "fabric/place", "fabric/nic/nic.h", "bootstrap/net.h", "fabric/protocol", EPF],

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Round trip of a put with a signal between kernels on two GPUs through NCCL's device API, so that NCCL's proxy thread and the plug-in are measured; its
-// counterpart over our own ring is `ep-bench p2p --gpu --op put_add`. Compiled by tools/frameworks/nccl_clients.py against the headers of the NCCL that it packs,
+// Round trip of a put with a signal between kernels on two GPUs through NCCL's device API, and puts in a row until a flush is over: through NCCL's proxy thread and
+// the plug-in with NCCL_GIN_TYPE=2, by the plug-in's own queues with 4. The counterpart over our own ring is `ep-bench p2p --gpu --op put_add`. On one GPU the ranks
+// share it (MPS, NCCL_MULTI_RANK_GPU_ENABLE=1). Compiled by tools/frameworks/nccl_clients.py against the headers of the NCCL that it packs,
 // and run by tests/gpu/nccl_clients.sh. Every arrived value is checked. Exit 0: all were right.
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -26,6 +27,7 @@
  } while (0)
 
 static constexpr int ROUNDS = 1000;
+static constexpr int THREADS = 128, EACH = 64;
 static constexpr size_t HALF = 1 << 20;
 
 static __device__ uint64_t now()
@@ -62,6 +64,73 @@ static __global__ void bounce(ncclDevComm comm, ncclWindow_t window, char *memor
 	}
 }
 
+// Puts of all threads, from the first half of the window to the same places of the peer's second half, and a flush.
+static __global__ void flood(ncclDevComm comm, ncclWindow_t window, size_t bytes, uint64_t *time)
+{
+	ncclGin gin{ comm, 0 };
+	uint64_t begin = now();
+
+	for (int i = 0; i < EACH; i++) {
+		size_t at = (i * THREADS + threadIdx.x) % (HALF / bytes) * bytes;
+
+		gin.put(ncclTeamWorld(comm), 1 - comm.rank, window, HALF + at, window, at, bytes);
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		gin.flush(ncclCoopThread());
+		*time = now() - begin;
+	}
+}
+
+// Meets the other rank, on the CPU.
+static void meet(volatile int *there, int place)
+{
+	__atomic_add_fetch(&there[place], 1, __ATOMIC_ACQ_REL);
+	while (there[place] < 2)
+		usleep(100);
+}
+
+// The same with random bytes in rank 0's window: returns how many are wrong at rank 1.
+static unsigned rates(ncclDevComm device, ncclWindow_t window, char *memory, uint64_t *time,
+		      volatile int *there)
+{
+	std::vector<char> sent(HALF), came(HALF);
+	unsigned bad = 0;
+	int place = 1;
+
+	for (size_t bytes : { 8, 1024, 7168 }) {
+		size_t end = bytes * EACH * THREADS < HALF ? bytes * EACH * THREADS
+							   : HALF / bytes * bytes;
+		std::vector<double> took;
+
+		srand(static_cast<unsigned>(bytes));
+		for (char &c : sent)
+			c = static_cast<char>(rand());
+		CHECK(cudaMemcpy(memory, sent.data(), HALF, cudaMemcpyHostToDevice));
+		CHECK(cudaMemset(memory + HALF, 0xee, HALF));
+		CHECK(cudaDeviceSynchronize());
+		meet(there, place++);
+		for (int round = 0; round < 5 && device.rank == 0; round++) {
+			flood<<<1, THREADS>>>(device, window, bytes, time);
+			CHECK(cudaDeviceSynchronize());
+			took.push_back(static_cast<double>(*time) / (EACH * THREADS));
+		}
+		meet(there, place++);
+		CHECK(cudaMemcpy(came.data(), memory + HALF, HALF, cudaMemcpyDeviceToHost));
+		for (size_t i = 0; i < HALF && device.rank == 1; i++)
+			bad += came[i] != (i < end ? sent[i] : static_cast<char>(0xee));
+		std::sort(took.begin(), took.end());
+		if (device.rank == 0)
+			printf("# GIN puts in a row, %zu bytes: %.3f us each, median of 5 times %d\n",
+			       bytes, took[2] / 1e3, EACH * THREADS);
+		fflush(stdout);
+		meet(there, place++);
+	}
+	if (bad)
+		printf("# WRONG: %u bytes of puts in a row\n", bad);
+	return bad;
+}
+
 static int rank_of(int rank, ncclUniqueId *id, volatile int *there)
 {
 	ncclComm_t comm;
@@ -72,8 +141,10 @@ static int rank_of(int rank, ncclUniqueId *id, volatile int *there)
 	void *memory;
 	uint64_t *times, first = 0;
 	unsigned *wrong, bad = 0;
+	int gpus = 1;
 
-	CHECK(cudaSetDevice(rank));
+	CHECK(cudaGetDeviceCount(&gpus));
+	CHECK(cudaSetDevice(rank % gpus));
 	if (rank == 0) {
 		CHECK(ncclGetUniqueId(id));
 		*there = 1;
@@ -82,7 +153,7 @@ static int rank_of(int rank, ncclUniqueId *id, volatile int *there)
 		usleep(1000);
 	CHECK(ncclCommInitRank(&comm, 2, *id, rank));
 	CHECK(ncclCommQueryProperties(comm, &properties));
-	printf("# rank %d: device API %d, GIN type %d (2: proxy)\n", rank,
+	printf("# rank %d: device API %d, GIN type %d (2: proxy, 4: queues of the plug-in)\n", rank,
 	       properties.deviceApiSupport, properties.ginType);
 	fflush(stdout);
 	CHECK(ncclMemAlloc(&memory, 2 * HALF));
@@ -108,6 +179,7 @@ static int rank_of(int rank, ncclUniqueId *id, volatile int *there)
 			       bytes, t[t.size() / 2] / 1e3, t[t.size() * 99 / 100] / 1e3, *wrong);
 		fflush(stdout);
 	}
+	bad += rates(device, window, static_cast<char *>(memory), times, there);
 	CHECK(ncclDevCommDestroy(comm, &device));
 	CHECK(ncclCommWindowDeregister(comm, window));
 	CHECK(ncclMemFree(memory));

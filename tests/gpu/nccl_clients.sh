@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Programs of others that use NCCL's one-sided operations, over the plug-in (docs/guides/nccl.md): DeepEP V2's own test, and NCCL EP, on two GPUs of one machine.
-# First as their authors meant them, over NVLink; then as two nodes (NCCL_LSA_TEAM_SIZE=1), so that every row goes through NCCL's proxy and the plug-in.
+# First as their authors meant them, over NVLink; then as two nodes (NCCL_LSA_TEAM_SIZE=1), so that every row goes through NCCL's proxy and the plug-in, or without
+# the proxy (parts *-queues). On one GPU two ranks share it under MPS: NCCL EP and the latencies.
 #
 #   tests/gpu/nccl_clients.sh --clients DIR [--out DIR] [--tokens N] [--sms N] [--qps N] [--limit SECONDS] [--only REGEX] [--list] [--dry]
 #   tests/gpu/nccl_clients.sh --check [--out DIR]
@@ -18,13 +19,14 @@
 # Parts: machine (what NCCL's GIN needs), v2-nvlink, v2-nvlink-gin (NVLink with GIN beside it), v2-gin-small, v2-gin, v2-direct (without the hybrid kernels),
 # v2-gin-reordered, v2-gin-broken (the plug-in of a build with test hooks, signals applied at arrival: must fail), v2-gin-tcp, the same with copies in a context of
 # their own (v2-own, v2-own-direct, -reordered, -broken, -tcp, -large), v1-gin, -reordered, -broken, -tcp (DeepEP's pull request 521, if the folder has it), ep-ll-nvlink, ep-ht-nvlink, ep-ll,
-# ep-ht, ep-ht-own (copies in a context of their own), ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy), gin-latency-own and ring-latency (the same through our own ring). Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
+# ep-ht, ep-ht-own (copies in a context of their own), ep-ll-reordered, gin-latency (a put with a signal through NCCL's proxy), gin-latency-own and ring-latency (the same through our own ring); with
+# kernels that write to the plug-in's queues: ep-ll-queues, -reordered, -broken, -tcp, ep-ht-queues, gin-latency-queues; gin-latency-tcp and -queues-tcp. Each has a deadline. PyTorch's NCCL is replaced by the folder's while this runs: DeepEP refuses two copies.
 # Exit 0: all parts that ran did as they should; 77: no GPU, no folder, or no part ran. Speed is printed, never judged.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 clients="" out=$PWD/gpu-results/nccl-clients tokens=4096 sms=24 qps=33 longest=600 list=0 dry=0 check=0
 # shellcheck disable=SC2034 # parts.sh reads them
-only=. suite="NCCL's clients over the plug-in" part_width=20
+only=. suite="NCCL's clients over the plug-in" part_width=24
 while [ $# -gt 0 ]; do
 	case $1 in
 	--clients) clients=$2 && shift ;;
@@ -52,7 +54,7 @@ done
 # shellcheck disable=SC2034 # parts.sh sets it
 gpus=0
 [ "$list" = 1 ] || [ "$dry" = 1 ] || [ "$check" = 1 ] || need_gpu "--dry and --check check this script"
-if [ "$list" = 0 ] && [ "$check" = 0 ] && [ ! -d "$clients/deepep" ]; then
+if [ "$list" = 0 ] && [ "$check" = 0 ] && [ ! -d "$clients/nvidia/nccl" ]; then
 	echo "no programs in '$clients': tools/frameworks/nccl_clients.py make DIR --deepep TREE --build DIR makes them, on a machine with a network"
 	exit 77
 fi
@@ -69,12 +71,16 @@ prepare()
 	[ "$dry" = 1 ] || replace_nccl
 }
 
-base=() over=() node=(NCCL_LSA_TEAM_SIZE=1) hooks=()
+base=() over=() node=(NCCL_LSA_TEAM_SIZE=1) queues=(NCCL_GIN_TYPE=4) hooks=()
 settings()
 {
 	client_settings
 	base=("${client_base[@]}" "LD_PRELOAD=$([ ! -f "$out/crash.so" ] || echo "$out/crash.so")" NCCL_DEBUG=INFO "NCCL_DEBUG_SUBSYS=INIT,NET,ENV,REG" NCCL_IB_DISABLE=1
 		NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 EP_BUFFER_DEBUG=1 EPF_LOG=note)
+	if [ "$gpus" = 1 ]; then
+		base+=(NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=45)
+		with_mps on
+	fi
 	# NCCL's own connections stay NVLink's and sockets': what is looked at here is GIN. The network's table is the plug-in's nevertheless, as a user has it.
 	over=(NCCL_NET_PLUGIN=epf NCCL_GIN_PLUGIN=epf NCCL_RMA_PLUGIN=epf NCCL_GIN_TYPE=2 NCCL_NET_GDR_LEVEL=SYS EPF_CORE_IDLE=pause EPF_SOCKET_IFNAME=lo CUDA_MODULE_LOADING=EAGER)
 	hooks=("LD_LIBRARY_PATH=$(client_libraries "$at/epf-hooks")" NCCL_TEST_HOOK=1)
@@ -157,10 +163,10 @@ client()
 	fi
 }
 
-# absent NAME WHAT: a part that this folder cannot run
+# absent NAME WHAT: a part that cannot run with this folder on this machine
 absent()
 {
-	! wanted "$1" || result "$1" "not run: the folder has no $2"
+	! wanted "$1" || result "$1" "not run: there is no $2"
 }
 
 # What judge() says of programs that are known: without a GPU, without a folder.
@@ -202,6 +208,8 @@ check_verdicts()
 v2()
 {
 	local name=$1 limit=$2 expect=$3
+	[ "$gpus" != 1 ] || { absent "$1" "second GPU for it, which DeepEP V2 wants" && return 0; }
+	[ "$list" = 1 ] || [ -d "$clients/deepep/tests" ] || { absent "$1" "DeepEP V2 (deepep)" && return 0; }
 	shift 3
 	settings_of "$@"
 	client "$name" "$limit" "$expect" 'Testing with' ${settings[@]+"${settings[@]}"} -- python3 "$at/deepep/tests/elastic/test_ep.py" --num-processes 2 --num-sms "$sms" --num-gpu-timeout-secs 15 \
@@ -213,6 +221,7 @@ v2()
 v1()
 {
 	local began='Dispatch + combine bandwidth'
+	[ "$gpus" != 1 ] || { absent "$1" "second GPU for it" && return 0; }
 	[ "$list" = 1 ] || [ -d "$clients/deepep-nccl" ] || { absent "$1" "DeepEP of pull request 521 (deepep-nccl)" && return 0; }
 	[ "$3" = right ] || began='Allocating buffer'
 	client "$1" "$2" "$3" "$began" "PYTHONPATH=$at/deepep-nccl" DEEP_EP_BACKEND=nccl TORCH_DISTRIBUTED_BACKEND=nccl "${over[@]}" EPF_CORE_IDLE=sleep "${@:4}" -- \
@@ -271,8 +280,16 @@ nccl_ep ep-ll 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ll
 nccl_ep ep-ht 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
 nccl_ep ep-ht-own 120 right "${own[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
 nccl_ep ep-ll-reordered 120 right "${over[@]}" "${node[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- --algorithm ll
+nccl_ep ep-ll-queues 120 right "${over[@]}" "${node[@]}" "${queues[@]}" EPF_NIC=emu -- --algorithm ll
+nccl_ep ep-ll-queues-reordered 120 right "${over[@]}" "${node[@]}" "${queues[@]}" EPF_NIC=emu "${faulty[@]}" EPF_EMU_DUPLICATE=0.1 -- --algorithm ll
+nccl_ep ep-ll-queues-broken 120 wrong "${over[@]}" "${node[@]}" "${queues[@]}" "${hooks[@]}" EPF_NIC=emu "${faulty[@]}" -- --algorithm ll
+nccl_ep ep-ll-queues-tcp 120 right "${over[@]}" "${node[@]}" "${queues[@]}" EPF_NIC=tcp -- --algorithm ll
+nccl_ep ep-ht-queues 120 right "${over[@]}" "${node[@]}" "${queues[@]}" EPF_NIC=emu -- --algorithm ht --tokens "$tokens" --own-host
 client gin-latency 90 right 'GIN put' "${over[@]}" "${node[@]}" EPF_NIC=emu -- "$at/gin"
 client gin-latency-own 90 right 'GIN put' "${own[@]}" EPF_NIC=emu -- "$at/gin"
+client gin-latency-queues 90 right 'GIN put' "${over[@]}" "${node[@]}" "${queues[@]}" EPF_NIC=emu -- "$at/gin"
+client gin-latency-tcp 90 right 'GIN put' "${over[@]}" "${node[@]}" EPF_NIC=tcp -- "$at/gin"
+client gin-latency-queues-tcp 90 right 'GIN put' "${over[@]}" "${node[@]}" "${queues[@]}" EPF_NIC=tcp -- "$at/gin"
 client ring-latency 60 right us EPF_CORE_IDLE=pause -- "$at/epf/ep-bench" p2p --gpu --op put_add -s 8 --nic emu
 if [ "$list$dry$ran" = 000 ]; then
 	say "no part ran: --only '$only' matches none that the folder has (--list)"

@@ -159,7 +159,7 @@ def main():
     o = p.parse_args()
     if o.own_host:
         take_host_name(f"node-{os.environ['RANK']}")
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("gloo")
     run = Run(o)
     wrong, times = 0, []

@@ -62,6 +62,13 @@ bool has_get(const struct rank *r)
 	return r->g->version >= 13;
 }
 
+uint64_t signal_value(const struct rank *r, unsigned from, unsigned c)
+{
+	if (r->g->version == GPI)
+		return gpi_signal(r, c, from);
+	return __atomic_load_n(&r->signals[from * CONTEXTS + c], __ATOMIC_ACQUIRE);
+}
+
 /* The ranks will meet at a port of this rank, which listens on all addresses: nobody may take it at any of them before. */
 static void check_port(const struct rank *r)
 {
@@ -88,7 +95,9 @@ int open_group(struct rank *r)
 	if (!rc)
 		rc = V13(r)->devices(&n);
 	if (!rc)
-		rc = V13(r)->listen(r->context, 0, r->board->handle[r->me], &listener);
+		rc = r->g->version == GPI
+			     ? G14(r)->listen(r->context, 0, r->board->handle[r->me], &listener)
+			     : V13(r)->listen(r->context, 0, r->board->handle[r->me], &listener);
 	if (rc || n != 1)
 		return -1;
 	check_port(r);
@@ -107,10 +116,15 @@ int open_group(struct rank *r)
 	case 13:
 		rc = V13(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
 		break;
+	case GPI:
+		rc = G14(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
+		break;
 	default:
 		rc = V14(r)->connect(r->context, handles, ranks, me, listener, &r->coll);
 	}
-	n = r->g->version < 13 ? V12(r)->close_listen(listener) : V13(r)->close_listen(listener);
+	n = r->g->version < 13     ? V12(r)->close_listen(listener)
+	    : r->g->version == GPI ? G14(r)->close_listen(listener)
+				   : V13(r)->close_listen(listener);
 	return rc ? rc : n;
 }
 
@@ -119,6 +133,8 @@ int open_contexts(struct rank *r)
 	struct epf_nccl_gin_config_v13 c13 = { .contexts = (int)r->g->contexts };
 	struct epf_nccl_rma_config_v14 c14 = { .contexts = (int)r->g->contexts };
 
+	if (r->g->version == GPI)
+		return gpi_open(r);
 	if (r->g->version == 13)
 		return V13(r)->create_context(r->coll, &c13, &r->ctx, NULL);
 	return r->g->version == 14 ? V14(r)->create_context(r->coll, &c14, &r->ctx) : 0;
@@ -129,6 +145,10 @@ int reg(struct rank *r, void *data, size_t bytes, void **mr)
 	void *gin = NULL;
 	int rc;
 
+	if (r->g->version == GPI)
+		return G14(r)->reg_mr_sym(
+			r->coll, data, bytes, PLAY_KIND, 0, mr,
+			(void **)(mr == &r->window_mr ? &r->window_number : &r->source_number));
 	if (r->g->version == 14)
 		return V14(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr);
 	rc = r->g->version == 13 ? V13(r)->reg_mr_sym(r->coll, data, bytes, PLAY_KIND, 0, mr, &gin)
@@ -145,6 +165,8 @@ int put(struct rank *r, int c, uint64_t src, size_t bytes, uint64_t dst, unsigne
 		return V12(r)->iput(r->coll, src, r->source_mr, bytes, dst, r->window_mr, to, c, q);
 	case 13:
 		return V13(r)->iput(r->ctx, c, src, r->source_mr, bytes, dst, r->window_mr, to, q);
+	case GPI:
+		return gpi_put(r, c, src, bytes, dst, to, 0, 0, q);
 	default:
 		return V14(r)->iput(r->ctx, c, src, r->source_mr, bytes, dst, r->window_mr, to, q);
 	}
@@ -167,15 +189,45 @@ int put_signal(struct rank *r, int c, uint64_t src, size_t bytes, uint64_t dst, 
 	case 13:
 		return V13(r)->iput_signal(r->ctx, c, src, s, bytes, dst, d, to, at, r->signals_mr,
 					   add, op, q);
+	case GPI: /* each context has its own */
+		return gpi_put(r, c, src, bytes, dst, to, (unsigned)(at / 8 / CONTEXTS), add, q);
 	default:
 		return V14(r)->iput_signal(r->ctx, c, src, s, bytes, dst, d, to, at, r->signals_mr,
 					   add, op, true, q);
 	}
 }
 
+int get(struct rank *r, int c, uint64_t remote, size_t bytes, uint64_t local, unsigned to, void **q)
+{
+	switch (r->g->version) {
+	case 13:
+		return V13(r)->iget(r->ctx, c, remote, r->window_mr, bytes, local, r->source_mr, to,
+				    q);
+	case GPI:
+		return gpi_get(r, c, remote, bytes, local, to, q);
+	default:
+		return V14(r)->iget(r->ctx, c, remote, r->window_mr, bytes, local, r->source_mr, to,
+				    q);
+	}
+}
+
+int flush(struct rank *r, int c, unsigned to, void **q)
+{
+	switch (r->g->version) {
+	case 13:
+		return V13(r)->iflush(r->ctx, c, r->window_mr, to, q);
+	case GPI:
+		return gpi_flush(r, c, to, q);
+	default:
+		return V14(r)->iflush(r->ctx, c, r->window_mr, to, q);
+	}
+}
+
 int test(struct rank *r, void *request, int *done)
 {
 	switch (r->g->version) {
+	case GPI:
+		return gpi_test(r, request, done);
 	case 11:
 		return V11(r)->test(r->coll, request, done);
 	case 12:

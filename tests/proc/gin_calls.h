@@ -13,6 +13,9 @@
 
 enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10 };
 
+/* In the place of a version: GIN 14, where kernels write requests themselves (gpi_kernel.c). */
+enum { GPI = 15 };
+
 struct board { /* what NCCL's bootstrap carries */
 	uint8_t handle[RANKS][EPF_NCCL_HANDLE_BYTES];
 	uint32_t arrived[8];
@@ -24,6 +27,8 @@ struct game {
 	unsigned version, ranks, contexts, messages;
 	uint32_t bytes; /* of one put */
 	int killed;
+	bool like_v2; /* GPI: a module is loaded as DeepEP V2's is */
+	bool refused; /* GPI: bad requests follow */
 	bool loads; /* each rank loads a kernel from before the first put until its last signal has come */
 	const char *const *env;
 };
@@ -37,6 +42,8 @@ struct rank {
 	uint8_t *window, *source;
 	uint64_t *signals;
 	void *window_mr, *source_mr, *signals_mr;
+	struct epf_gpi_channel *channel; /* GPI: what kernels have of the contexts */
+	uintptr_t window_number, source_number;
 	time_t last;
 };
 
@@ -44,6 +51,7 @@ struct rank {
 #define V12(r) ((const struct epf_nccl_gin_v12 *)(r)->table)
 #define V13(r) ((const struct epf_nccl_gin_v13 *)(r)->table)
 #define V14(r) ((const struct epf_nccl_rma_v14 *)(r)->table)
+#define G14(r) ((const struct epf_nccl_gin_v14 *)(r)->table)
 
 time_t now_s(void);
 /* Prints why, and ends the process with 1. */
@@ -53,6 +61,8 @@ void pause_for(time_t *last, const struct rank *r, bool moved);
 /* Waits until all ranks have come to that place. */
 void meet(struct rank *r, unsigned where);
 bool has_get(const struct rank *r);
+/* What has been added to this rank's signal of a context of rank `from`. */
+uint64_t signal_value(const struct rank *r, unsigned from, unsigned c);
 /* The calls of NCCL, through the table of the version that is played. */
 int open_group(struct rank *r);
 int open_contexts(struct rank *r);
@@ -60,6 +70,24 @@ int reg(struct rank *r, void *data, size_t bytes, void **mr);
 int put(struct rank *r, int c, uint64_t src, size_t bytes, uint64_t dst, unsigned to, void **q);
 int put_signal(struct rank *r, int c, uint64_t src, size_t bytes, uint64_t dst, unsigned to,
 	       uint64_t at, uint64_t add, void **q);
+int get(struct rank *r, int c, uint64_t remote, size_t bytes, uint64_t local, unsigned to,
+	void **q);
+int flush(struct rank *r, int c, unsigned to, void **q);
 int test(struct rank *r, void *request, int *done);
+
+/* The same as a kernel does it with GIN 14, and NCCL's progress thread beside it. */
+int gpi_open(struct rank *r);
+void gpi_stop(struct rank *r);
+int gpi_put(struct rank *r, int c, uint64_t src, size_t bytes, uint64_t dst, unsigned to,
+	    unsigned signal, uint64_t add, void **q);
+int gpi_get(struct rank *r, int c, uint64_t remote, size_t bytes, uint64_t local, unsigned to,
+	    void **q);
+int gpi_flush(struct rank *r, int c, unsigned to, void **q);
+int gpi_test(struct rank *r, void *request, int *done);
+uint64_t gpi_signal(const struct rank *r, unsigned c, unsigned signal);
+/* Values, additions to a window at `at`, resets: to the next rank. */
+int gpi_values(struct rank *r, uint64_t at);
+/* Requests that no kernel of NCCL's makes: returns 0 if each was refused, and nothing else was harmed. */
+int gpi_refusals(struct rank *r);
 
 #endif

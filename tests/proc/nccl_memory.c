@@ -18,6 +18,7 @@ extern const struct epf_nccl_net_v12 ncclNetPlugin_v12;
 extern const struct epf_nccl_gin_v11 ncclGinPlugin_v11;
 extern const struct epf_nccl_gin_v12 ncclGinPlugin_v12;
 extern const struct epf_nccl_gin_v13 ncclGinPlugin_v13;
+extern const struct epf_nccl_gin_v14 ncclGinPlugin_v14;
 extern const struct epf_nccl_rma_v14 ncclRmaPlugin_v14;
 
 void *play_table(const char *library, const char *symbol)
@@ -32,6 +33,7 @@ void *play_table(const char *library, const char *symbol)
 		{ "ncclGinPlugin_v11", &ncclGinPlugin_v11 },
 		{ "ncclGinPlugin_v12", &ncclGinPlugin_v12 },
 		{ "ncclGinPlugin_v13", &ncclGinPlugin_v13 },
+		{ "ncclGinPlugin_v14", &ncclGinPlugin_v14 },
 		{ "ncclRmaPlugin_v14", &ncclRmaPlugin_v14 },
 	};
 

@@ -6,6 +6,7 @@
  */
 #include "tests/proc/gin_calls.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -105,8 +106,7 @@ static void *watch(void *arg)
 			quit(r, "a driver call waits for the load of a kernel");
 		for (unsigned i = 0; i < g->ranks * n; i++) {
 			unsigned from = i / n, c = i % n;
-			uint64_t value =
-				__atomic_load_n(&r->signals[from * CONTEXTS + c], __ATOMIC_ACQUIRE);
+			uint64_t value = signal_value(r, from, c);
 
 			if (seen[from][c] == g->messages)
 				continue;
@@ -244,8 +244,7 @@ static int flush_and_get(struct rank *r)
 		rc = put(r, 0, src, g->bytes, slot_at(g, r->me, 0, last, i), to, &q);
 	}
 	if (!rc)
-		rc = g->version == 13 ? V13(r)->iflush(r->ctx, 0, r->window_mr, to, &q)
-				      : V14(r)->iflush(r->ctx, 0, r->window_mr, to, &q);
+		rc = flush(r, 0, to, &q);
 	if (!rc)
 		rc = wait_for(r, q);
 	if (rc)
@@ -262,10 +261,7 @@ static int flush_and_get(struct rank *r)
 	for (unsigned i = 0; i <= PUTS && !rc; i++) {
 		uint64_t remote = slot_at(g, r->me, 0, last, i), local = slot_at(g, r->me, 0, 0, i);
 
-		rc = g->version == 13 ? V13(r)->iget(r->ctx, 0, remote, r->window_mr, g->bytes,
-						     local, r->source_mr, to, &q)
-				      : V14(r)->iget(r->ctx, 0, remote, r->window_mr, g->bytes,
-						     local, r->source_mr, to, &q);
+		rc = get(r, 0, remote, g->bytes, local, to, &q);
 		if (!rc)
 			rc = wait_for(r, q);
 		if (!rc && !is_right(r->source + local, g->bytes, key_of(r->me, to, 0, last, i)))
@@ -274,14 +270,32 @@ static int flush_and_get(struct rank *r)
 	return rc;
 }
 
+static void close_gpi(struct rank *r, void *const *mrs)
+{
+	if (r->ctx)
+		G14(r)->destroy_context(r->ctx);
+	for (unsigned i = 0; i < 3 && r->coll; i++)
+		if (mrs[i])
+			G14(r)->dereg_mr_sym(r->coll, mrs[i]);
+	if (r->coll)
+		G14(r)->close_coll(r->coll);
+	G14(r)->finalize(r->context);
+}
+
 static void close_group(struct rank *r, bool all_live)
 {
+	const struct game *g = r->g;
 	void *mrs[] = { r->window_mr, r->source_mr, r->signals_mr };
 
 	if (all_live)
 		meet(r, 2);
+	if (g->version == GPI) {
+		gpi_stop(r);
+		close_gpi(r, mrs);
+		return;
+	}
 	if (r->ctx)
-		V13(r)->destroy_context(r->ctx); /* at the same place in 13 and 14 */
+		V13(r)->destroy_context(r->ctx); /* at the same place in 13 and RMA 14 */
 	for (unsigned i = 0; i < 3 && r->coll; i++)
 		if (mrs[i])
 			V13(r)->dereg_mr_sym(r->coll, mrs[i]);
@@ -328,6 +342,10 @@ static int play(struct rank *r)
 	play_load(false);
 	if (!rc && has_get(r) && g->killed < 0)
 		rc = flush_and_get(r);
+	if (!rc && g->version == GPI && g->killed < 0)
+		rc = gpi_values(r, slot_at(g, RANKS - 1, CONTEXTS - 1, g->messages, 0));
+	if (!rc && g->refused)
+		rc = gpi_refusals(r);
 	close_group(r, !rc && g->killed < 0);
 	return rc;
 }
@@ -336,6 +354,21 @@ static int play(struct rank *r)
 static const char *const patient[] = { "EPF_PEER_TIMEOUT", "EPF_PEER_SILENCE",
 				       "EPF_EMU_RETRY_TIMEOUT", "EPF_EMU_STALL_TIMEOUT",
 				       "EPF_TCP_TIMEOUT" };
+
+static void load_like_v2(const struct rank *r)
+{
+	char folder[] = "/tmp/epf-test-XXXXXX", command[4096], path[64];
+
+	if (!mkdtemp(folder))
+		quit(r, "no folder");
+	snprintf(path, sizeof(path), "%s/deep_ep/_C.test.so", folder);
+	snprintf(command, sizeof(command), "mkdir %s/deep_ep && cp '%s' %s", folder, plugin, path);
+	if (system(command) != 0 || !dlopen(path, RTLD_NOW))
+		quit(r, "no module");
+	snprintf(command, sizeof(command), "rm -r %s", folder);
+	if (system(command) != 0)
+		quit(r, "the module remains");
+}
 
 static int rank_main(const struct game *g, struct board *board, unsigned me)
 {
@@ -346,8 +379,15 @@ static int rank_main(const struct game *g, struct board *board, unsigned me)
 		putenv((char *)(uintptr_t)g->env[i]);
 	for (unsigned i = 0; i < sizeof(patient) / sizeof(patient[0]); i++)
 		setenv(patient[i], "1h", 1);
+	if (g->like_v2)
+		load_like_v2(&r);
+	if (g->version == GPI) {
+		setenv("NCCL_GIN_TYPE", "4", 1);
+		setenv("EPF_GPU_BACKEND", "fake", 1);
+	}
 	snprintf(symbol, sizeof(symbol),
-		 g->version == 14 ? "ncclRmaPlugin_v14" : "ncclGinPlugin_v%u", g->version);
+		 g->version == 14 ? "ncclRmaPlugin_v14" : "ncclGinPlugin_v%u",
+		 g->version == GPI ? 14 : g->version);
 	r.table = play_table(plugin, symbol);
 	if (!r.table)
 		quit(&r, "no table");
@@ -363,7 +403,8 @@ static void run(struct game g, int expected)
 	pid_t pid[RANKS];
 
 	assert_true(board != MAP_FAILED);
-	print_message("# version %u, EPF_SEED=%llu\n", g.version, (unsigned long long)seed);
+	print_message("# version %u%s, EPF_SEED=%llu\n", g.version == GPI ? 14 : g.version,
+		      g.version == GPI ? ", without the proxy" : "", (unsigned long long)seed);
 	for (unsigned r = 0; r < g.ranks; r++) {
 		pid[r] = fork();
 		assert_true(pid[r] >= 0);
@@ -397,7 +438,7 @@ static void every_version(void **state)
 	struct game g = usual;
 
 	(void)state;
-	for (g.version = 11; g.version <= 14; g.version++)
+	for (g.version = 11; g.version <= GPI; g.version++)
 		run(g, 0);
 }
 
@@ -424,6 +465,8 @@ static void on_a_nic_that_reorders(void **state)
 	/* The oldest and the newest; in the long form all. */
 	for (g.version = 11; g.version <= 14; g.version += getenv("EPF_TEST_LONG") ? 1 : 3)
 		run(g, 0);
+	g.version = GPI;
+	run(g, 0);
 }
 
 static void with_lanes_that_fail(void **state)
@@ -434,8 +477,8 @@ static void with_lanes_that_fail(void **state)
 
 	(void)state;
 	g.env = env;
-	g.version = 14;
-	run(g, 0);
+	for (g.version = 14; g.version <= GPI; g.version++)
+		run(g, 0);
 }
 
 static void over_tcp(void **state)
@@ -454,9 +497,33 @@ static void a_killed_rank_is_noticed(void **state)
 	struct game g = usual;
 
 	(void)state;
-	g.version = 14;
 	g.killed = 1;
-	run(g, ERROR_SEEN);
+	for (g.version = 14; g.version <= GPI; g.version++)
+		run(g, ERROR_SEEN);
+}
+
+/* A module with the name of DeepEP V2's, whose kernels would read another word than they mean: contexts are refused. */
+static void a_program_for_the_proxy_is_refused(void **state)
+{
+	struct game g = usual;
+
+	(void)state;
+	if (access(plugin, R_OK) != 0)
+		skip(); /* it is inside this program */
+	g.version = GPI;
+	g.like_v2 = true;
+	run(g, 1);
+}
+
+static void bad_requests_of_kernels(void **state)
+{
+	struct game g = usual;
+
+	(void)state;
+	g.version = GPI;
+	g.messages = 4;
+	g.refused = true;
+	run(g, 0);
 }
 
 /*
@@ -478,7 +545,7 @@ static void a_process_that_loads_kernels(void **state)
 	g.messages = 20;
 	for (unsigned i = 0; i < sizeof(nics) / sizeof(nics[0]); i++) {
 		g.env = nics[i];
-		g.version = i == 0 ? 14 : 13;
+		g.version = i == 0 ? 14 : i == 1 ? 13 : GPI;
 		run(g, 0);
 	}
 }
@@ -507,6 +574,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(with_lanes_that_fail),
 		cmocka_unit_test(over_tcp),
 		cmocka_unit_test(a_killed_rank_is_noticed),
+		cmocka_unit_test(bad_requests_of_kernels),
+		cmocka_unit_test(a_program_for_the_proxy_is_refused),
 		/* Of GPU memory. */
 		cmocka_unit_test(a_process_that_loads_kernels),
 		cmocka_unit_test(otherwise_a_load_stops_them),
@@ -526,5 +595,5 @@ int main(int argc, char **argv)
 		seed = strtoull(getenv("EPF_SEED"), NULL, 0);
 	if (argc > 2)
 		cmocka_set_test_filter(argv[2]);
-	return _cmocka_run_group_tests("tests", tests, is_gpu ? 8 : 6, NULL, NULL);
+	return _cmocka_run_group_tests("tests", tests, is_gpu ? 10 : 8, NULL, NULL);
 }

@@ -3,7 +3,7 @@
  * What NCCL and its network plug-ins agree on: tables of functions, by version, as NCCL 2.28 to 2.30 load them. Our own declarations; the assertions
  * at the end hold their layout, and tests/gpu/nccl.sh holds the constants against NCCL's installed headers. Nothing here is ours to change.
  *
- * A table's symbol names its version: ncclNetPlugin_v10 to _v12, ncclGinPlugin_v11 to _v13, ncclRmaPlugin_v14. NCCL asks for the newest it knows first.
+ * A table's symbol names its version: ncclNetPlugin_v10 to _v12, ncclGinPlugin_v11 to _v14, ncclRmaPlugin_v14. NCCL asks for the newest it knows first.
  */
 #ifndef EPF_TOOLS_NCCL_ABI_H
 #define EPF_TOOLS_NCCL_ABI_H
@@ -29,7 +29,7 @@ enum {
 enum { EPF_NCCL_HOST = 1, EPF_NCCL_CUDA = 2, EPF_NCCL_DMABUF = 4 };
 
 /* ncclNetDeviceType: who drives the device. */
-enum { EPF_NCCL_DEVICE_HOST = 0, EPF_NCCL_DEVICE_GIN_PROXY = 2 };
+enum { EPF_NCCL_DEVICE_HOST = 0, EPF_NCCL_DEVICE_GIN_PROXY = 2, EPF_NCCL_DEVICE_GIN_GPI = 4 };
 
 /* Operations of a signal. */
 enum { EPF_NCCL_SIGNAL_INC = 1, EPF_NCCL_SIGNAL_ADD = 2 };
@@ -48,7 +48,14 @@ struct epf_nccl_config {
 	int traffic_class; /* -1: none */
 };
 
-struct epf_nccl_device_handle; /* of kernels that drive a NIC; we have none */
+/* What kernels are given that drive a NIC. */
+struct epf_nccl_device_handle {
+	int type; /* EPF_NCCL_DEVICE_* */
+	int version;
+	void *handle; /* an address of the GPU */
+	size_t bytes;
+	int needs_progress;
+};
 
 /* Common head of the properties of all versions. */
 #define EPF_NCCL_PROPERTIES_HEAD \

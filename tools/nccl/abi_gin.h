@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables of NCCL's one-sided interface, as in abi.h: GIN 11 (NCCL 2.28), 12 (2.29), 13 (2.30.4), and RMA 14 (2.30.7), over which NCCL's proxy for kernels
- * runs from then on. NCCL skips an external proxy behind a GIN table of version 14, so there is none here.
+ * The tables of NCCL's one-sided interface, as in abi.h: GIN 11 (NCCL 2.28), 12 (2.29), 13 (2.30.4), and from 2.30.7 RMA 14, over which NCCL's proxy for kernels
+ * runs, and GIN 14, for kernels that do without (abi_gpi.h): NCCL skips an external proxy behind it.
  */
 #ifndef EPF_TOOLS_NCCL_ABI_GIN_H
 #define EPF_TOOLS_NCCL_ABI_GIN_H
@@ -10,6 +10,15 @@
 
 struct epf_nccl_gin_config_v13 {
 	int signals, counters, contexts, queue_depth, traffic_class;
+};
+
+struct epf_nccl_gin_config_v14 {
+	int signals, counters, contexts, queue_depth, traffic_class, backend_version, rank_stride;
+};
+
+struct epf_nccl_gin_properties_v14 {
+	bool has_strong_signals; /* visible after all puts before them */
+	bool has_va_signals;     /* words of windows */
 };
 
 struct epf_nccl_rma_config_v14 {
@@ -96,6 +105,24 @@ struct epf_nccl_gin_v13 {
 	EPF_NCCL_GIN_TAIL
 };
 
+struct epf_nccl_gin_v14 {
+	const char *name;
+	int (*init)(void **context, uint64_t comm_id, epf_nccl_log_fn log);
+	int (*devices)(int *n);
+	int (*get_gin_properties)(struct epf_nccl_gin_properties_v14 *out);
+	int (*get_properties)(int device, struct epf_nccl_properties_v12 *out);
+	int (*listen)(void *context, int device, void *handle, void **listen_comm);
+	int (*connect)(void *context, void *handles[], int ranks, int rank, void *listen_comm,
+		       void **coll);
+	int (*create_context)(void *coll, struct epf_nccl_gin_config_v14 *config,
+			      void **gin_context, struct epf_nccl_device_handle **device);
+	EPF_NCCL_GIN_REGISTER
+	EPF_NCCL_GIN_CLOSE
+	int (*progress)(void *context);
+	int (*query_last_error)(void *context, bool *has_error);
+	int (*finalize)(void *context);
+};
+
 struct epf_nccl_rma_v14 {
 	EPF_NCCL_GIN_HEAD(epf_nccl_properties_v12)
 	int (*connect)(void *context, void *handles[], int ranks, int rank, void *listen_comm,
@@ -125,6 +152,9 @@ _Static_assert(sizeof(struct epf_nccl_gin_v12) == 19 * 8, "GIN table, version 12
 _Static_assert(sizeof(struct epf_nccl_gin_v13) == 21 * 8 &&
 		       offsetof(struct epf_nccl_gin_v13, test) == 17 * 8,
 	       "GIN table, version 13");
+_Static_assert(sizeof(struct epf_nccl_gin_v14) == 17 * 8 &&
+		       offsetof(struct epf_nccl_gin_v14, progress) == 14 * 8,
+	       "GIN table, version 14");
 _Static_assert(sizeof(struct epf_nccl_rma_v14) == 21 * 8 &&
 		       offsetof(struct epf_nccl_rma_v14, iget) == 15 * 8,
 	       "RMA table, version 14");

@@ -98,7 +98,7 @@ int epf_gin_flush(struct epf_gin_context *context, int index, uint32_t rank, voi
 	return rc;
 }
 
-static int failed(struct epf_ring *ring)
+int epf_gin_ring_failed(struct epf_ring *ring)
 {
 	struct epf_ring_failure f;
 
@@ -120,7 +120,7 @@ int epf_gin_test(struct epf_group *group, void *request, int *done)
 	ring = group->ring[number - 1];
 	if (((epf_ring_done(ring) - v) & TICKET_MASK) < TICKET_MASK / 2) {
 		*done = 1;
-		return failed(ring);
+		return epf_gin_ring_failed(ring);
 	}
-	return failed(ring);
+	return epf_gin_ring_failed(ring);
 }

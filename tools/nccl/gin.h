@@ -18,6 +18,8 @@ struct epf_boot;
 enum {
 	EPF_GIN_RINGS = 1024, /* contexts of one group at a time */
 	EPF_GIN_RANKS = 4096,
+	EPF_GIN_SLOTS = 1024,   /* of a ring; a command takes at most two */
+	EPF_GIN_WINDOWS = 4096, /* registrations that kernels name by number (gpi.h), at a time */
 };
 
 struct epf_group_listener {
@@ -29,6 +31,7 @@ struct epf_group_listener {
 struct epf_group_mr {
 	uint32_t region; /* this rank's */
 	uint64_t bytes;  /* this rank's */
+	uint32_t window; /* 1 more than its place in the group's; 0: none */
 	bool is_gpu;
 	uint32_t remote[]; /* [ranks] */
 };
@@ -37,10 +40,11 @@ struct epf_group {
 	struct epf *ep;
 	struct epf_boot *boot;
 	uint32_t ranks, rank;
-	bool adds_to_gpus;    /* the NIC adds to words in GPU memory: emu and tcp do */
+	bool adds_to_gpus;    /* the NIC adds to words in GPU memory */
 	pthread_mutex_t lock; /* of contexts coming and going */
 	struct epf_ring *ring[EPF_GIN_RINGS];
 	struct epf_gin_context *single; /* versions 11 and 12 name none: the group's own */
+	struct epf_group_mr *window[EPF_GIN_WINDOWS]; /* atomic */
 };
 
 /* Some rings, one for each of NCCL's contexts; one thread at a time for one ring. */
@@ -49,6 +53,9 @@ struct epf_gin_context {
 	unsigned n;
 	uint32_t ring[]; /* [n] numbers of the group's rings */
 };
+
+/* Whether every NIC that a group may get adds to words in GPU memory: emu and tcp do. */
+bool epf_group_adds_to_gpus(void);
 
 int epf_group_listen(void *handle, struct epf_group_listener **out);
 void epf_group_close_listen(struct epf_group_listener *listener);
@@ -62,6 +69,8 @@ void epf_group_close(struct epf_group *group);
 int epf_group_register(struct epf_group *group, void *data, size_t bytes, int type,
 		       struct epf_group_mr **out);
 void epf_group_deregister(struct epf_group *group, struct epf_group_mr *mr);
+/* Gives a registration a number that kernels can name, from 1 on, the same at all ranks if they do so alike. */
+int epf_group_number(struct epf_group *group, struct epf_group_mr *mr);
 
 int epf_gin_context_open(struct epf_group *group, int contexts, struct epf_gin_context **out);
 void epf_gin_context_close(struct epf_gin_context *context);
@@ -86,5 +95,7 @@ int epf_gin_get(struct epf_gin_context *context, int index, const struct epf_gin
 		void **request);
 int epf_gin_flush(struct epf_gin_context *context, int index, uint32_t rank, void **request);
 int epf_gin_test(struct epf_group *group, void *request, int *done);
+/* Whether a command of a ring has failed since the last question: 0, or -errno with epf_last_error(). */
+int epf_gin_ring_failed(struct epf_ring *ring);
 
 #endif

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tables of the one-sided interface that NCCL finds in the plug-in by name: GIN 11 to 13, RMA 14. They differ in how contexts are named; what the functions do
- * is in gin.h. NCCL's layer over them keeps the queues and counters of kernels.
+ * is in gin.h. NCCL's layer over them keeps the queues and counters of kernels, but for GIN 14: there gpi.h does.
  */
 #include "tools/nccl/abi_gin.h"
 
 #include "fabric/base/err.h"
 #include "tools/nccl/gin.h"
+#include "tools/nccl/gpi.h"
 #include "tools/nccl/plug.h"
 #include "tools/nccl/properties.h"
 #include "tools/nccl/start.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 static int init(void **context, uint64_t comm_id, epf_nccl_log_fn log)
 {
@@ -40,6 +44,24 @@ static int properties_v12(int device, struct epf_nccl_properties_v12 *out)
 		out->device_type = EPF_NCCL_DEVICE_GIN_PROXY;
 	}
 	return epf_plug_result("getProperties", rc);
+}
+
+/* With NCCL_GIN_TYPE=4 only: DeepEP V2 is written for the layout of NCCL's proxy. As a proxy NCCL skips this table, and uses RMA 14. */
+static int properties_v14(int device, struct epf_nccl_properties_v12 *out)
+{
+	const char *type = getenv("NCCL_GIN_TYPE");
+	int rc = properties_v12(device, out);
+
+	if (!rc && type && strcmp(type, "4") == 0)
+		out->device_type = EPF_NCCL_DEVICE_GIN_GPI;
+	return rc;
+}
+
+static int gin_properties(struct epf_nccl_gin_properties_v14 *out)
+{
+	out->has_strong_signals = true;
+	out->has_va_signals = epf_group_adds_to_gpus();
+	return EPF_NCCL_OK;
 }
 
 static int properties_v11(int device, struct epf_nccl_properties_v11 *out)
@@ -133,6 +155,29 @@ static int context_v14(void *coll, struct epf_nccl_rma_config_v14 *config, void 
 	return context_of(coll, config->contexts, rma_context);
 }
 
+static int context_gpi(void *coll, struct epf_nccl_gin_config_v14 *config, void **gin_context,
+		       struct epf_nccl_device_handle **device)
+{
+	struct epf_gpi_wanted w = { .contexts = config->contexts,
+				    .signals = config->signals,
+				    .counters = config->counters,
+				    .slots = config->queue_depth };
+	struct epf_gpi *g;
+	int rc = epf_gpi_open(coll, &w, &g);
+
+	if (!rc) {
+		*gin_context = g;
+		*device = &g->device;
+	}
+	return epf_plug_result("createContext", rc);
+}
+
+static int destroy_context_gpi(void *context)
+{
+	epf_gpi_close(context);
+	return EPF_NCCL_OK;
+}
+
 /* Not called for a proxy. */
 static int context_v12(void *coll, int signals, int counters, int contexts, void **gin_context,
 		       struct epf_nccl_device_handle **device)
@@ -191,6 +236,30 @@ static int reg_dmabuf_v11(void *coll, void *data, size_t bytes, int type, uint64
 	(void)offset;
 	(void)fd;
 	return reg_v11(coll, data, bytes, type, flags, mr, gin);
+}
+
+/* What kernels write is a number. */
+static int reg_gpi(void *coll, void *data, size_t bytes, int type, uint64_t flags, void **mr,
+		   void **gin)
+{
+	int rc = reg_v14(coll, data, bytes, type, flags, mr);
+
+	if (rc)
+		return rc;
+	rc = epf_group_number(coll, *mr);
+	if (rc)
+		epf_group_deregister(coll, *mr);
+	else
+		*gin = (void *)(uintptr_t)((struct epf_group_mr *)*mr)->window;
+	return epf_plug_result("regMrSym", rc);
+}
+
+static int reg_dmabuf_gpi(void *coll, void *data, size_t bytes, int type, uint64_t offset, int fd,
+			  uint64_t flags, void **mr, void **gin)
+{
+	(void)offset;
+	(void)fd;
+	return reg_gpi(coll, data, bytes, type, flags, mr, gin);
 }
 
 static int dereg(void *coll, void *mr)
@@ -325,6 +394,25 @@ static int query_last_error(void *context, bool *has_error)
 	return EPF_NCCL_OK;
 }
 
+/* What fails shows in counters and in query_last_error(); the thread goes on for the kernels that are not affected. */
+static int progress_gpi(void *context)
+{
+	struct epf_gpi *g = context;
+	int rc = epf_gpi_poll(g);
+
+	if (rc < 0)
+		(void)epf_plug_result("a kernel's operation", rc);
+	if (rc <= 0)
+		(void)epf_progress(g->group->ep);
+	return EPF_NCCL_OK;
+}
+
+static int query_last_error_gpi(void *context, bool *has_error)
+{
+	*has_error = epf_gpi_has_failed(context);
+	return EPF_NCCL_OK;
+}
+
 #define HEAD(properties)                                                        \
  .name = "epf", .init = init, .devices = devices, .get_properties = properties, \
  .listen = listen_group
@@ -338,6 +426,7 @@ static int query_last_error(void *context, bool *has_error)
 extern const struct epf_nccl_gin_v11 ncclGinPlugin_v11;
 extern const struct epf_nccl_gin_v12 ncclGinPlugin_v12;
 extern const struct epf_nccl_gin_v13 ncclGinPlugin_v13;
+extern const struct epf_nccl_gin_v14 ncclGinPlugin_v14;
 extern const struct epf_nccl_rma_v14 ncclRmaPlugin_v14;
 
 const struct epf_nccl_gin_v11 ncclGinPlugin_v11 = {
@@ -373,6 +462,26 @@ const struct epf_nccl_gin_v13 ncclGinPlugin_v13 = {
 	.iget = iget,
 	.iflush = iflush,
 	TAIL,
+};
+
+const struct epf_nccl_gin_v14 ncclGinPlugin_v14 = {
+	.name = "epf",
+	.init = init,
+	.devices = devices,
+	.get_gin_properties = gin_properties,
+	.get_properties = properties_v14,
+	.listen = listen_group,
+	.connect = connect_v13,
+	.create_context = context_gpi,
+	.reg_mr_sym = reg_gpi,
+	.reg_mr_sym_dmabuf = reg_dmabuf_gpi,
+	.dereg_mr_sym = dereg,
+	.destroy_context = destroy_context_gpi,
+	.close_coll = close_coll,
+	.close_listen = close_listen,
+	.progress = progress_gpi,
+	.query_last_error = query_last_error_gpi,
+	.finalize = finalize,
 };
 
 const struct epf_nccl_rma_v14 ncclRmaPlugin_v14 = {

@@ -17,7 +17,7 @@
 
 #define WITHDRAW_NS 5000000000ull
 
-enum { REGIONS = 4096, KEPT_SLOTS = 1024 };
+enum { REGIONS = 4096 };
 
 static int no_memory(const char *what)
 {
@@ -102,6 +102,19 @@ static const char *choose(void *const *handles, int ranks)
 	return epf_plug_nic(one);
 }
 
+static bool adds(const char *nic)
+{
+	return strcmp(nic, "emu") == 0 || strcmp(nic, "tcp") == 0;
+}
+
+bool epf_group_adds_to_gpus(void)
+{
+	enum epf_conf_nic nic = epf_plug.conf.nic;
+
+	return nic == EPF_CONF_NIC_EMU || nic == EPF_CONF_NIC_TCP ||
+	       (nic == EPF_CONF_NIC_AUTO && adds(epf_plug_nic(true)) && adds(epf_plug_nic(false)));
+}
+
 static int open_engine(struct epf_group *g, void *const *handles, int ranks)
 {
 	char regions[32], streams[40], nic[32];
@@ -112,13 +125,12 @@ static int open_engine(struct epf_group *g, void *const *handles, int ranks)
 
 	snprintf(regions, sizeof(regions), "regions=%d", REGIONS);
 	snprintf(streams, sizeof(streams), "streams-per-peer=%d", EPF_GIN_RINGS + 16);
-	g->adds_to_gpus =
-		epf_plug.conf.nic == EPF_CONF_NIC_EMU || epf_plug.conf.nic == EPF_CONF_NIC_TCP;
+	g->adds_to_gpus = epf_group_adds_to_gpus();
 	if (epf_plug.conf.nic == EPF_CONF_NIC_AUTO) {
 		const char *chosen = choose(handles, ranks);
 
 		snprintf(nic, sizeof(nic), "nic=%s", chosen);
-		g->adds_to_gpus = strcmp(chosen, "emu") == 0 || strcmp(chosen, "tcp") == 0;
+		g->adds_to_gpus = adds(chosen);
 	} else {
 		settings[5] = NULL;
 	}
@@ -252,16 +264,36 @@ void epf_group_deregister(struct epf_group *group, struct epf_group_mr *mr)
 
 	if (!mr)
 		return;
+	if (mr->window)
+		__atomic_store_n(&group->window[mr->window - 1], NULL, __ATOMIC_RELEASE);
 	rc = epf_region_withdraw(group->ep, mr->region, WITHDRAW_NS);
 	if (rc && rc != -ECONNRESET) /* the loss of a rank was reported by what it failed */
 		epf_warn("a registration ends: %s", epf_last_error());
 	free(mr);
 }
 
+int epf_group_number(struct epf_group *group, struct epf_group_mr *mr)
+{
+	unsigned i = 0;
+
+	pthread_mutex_lock(&group->lock);
+	while (i < EPF_GIN_WINDOWS && group->window[i])
+		i++;
+	if (i < EPF_GIN_WINDOWS) {
+		mr->window = i + 1;
+		__atomic_store_n(&group->window[i], mr, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&group->lock);
+	return i < EPF_GIN_WINDOWS
+		       ? 0
+		       : epf_fail(EPF_R_NCCL_LIMIT, "nccl: %d windows of a group are registered",
+				  EPF_GIN_WINDOWS);
+}
+
 /* The first number that is free. */
 static int open_ring(struct epf_group *g, uint32_t *number)
 {
-	struct epf_ring_options o = { .size = sizeof(o), .slots = KEPT_SLOTS };
+	struct epf_ring_options o = { .size = sizeof(o), .slots = EPF_GIN_SLOTS };
 	int rc = 0;
 
 	pthread_mutex_lock(&g->lock);

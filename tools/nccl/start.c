@@ -147,7 +147,7 @@ int epf_plug_open(epf_nccl_log_fn log)
 		}
 		/* A newer NCCL takes the newest of these, and its log is where somebody looks for why it does no more. */
 		if (!rc)
-			epf_plug_info("EP fabric %s: net tables 10 to 12, GIN 11 to 13, RMA 14",
+			epf_plug_info("EP fabric %s: net tables 10 to 12, GIN 11 to 14, RMA 14",
 				      epf_version());
 	}
 	epf_plug.users += !rc;
