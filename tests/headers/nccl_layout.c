@@ -4,6 +4,7 @@
  * tools/frameworks/nccl_clients.py layouts compiles it, once with the headers of NCCL's library, once (EXAMPLES) with those that its example plug-ins bring.
  */
 #include "tools/nccl/abi_gin.h"
+#include "tools/nccl/abi_gpi.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,6 +16,8 @@
 # include "nccl_net.h"
 
 # include "gin/gin_v13.h"
+# include "gin/gin_v14.h"
+# include "nccl_device/gin/gpi/gin_gpi_device_host_common.h"
 # include "rma/rma_v14.h"
 #endif
 
@@ -119,6 +122,63 @@ SAME(epf_nccl_rma_v14, progress, ncclRma_v14_t, rmaProgress);
 WHOLE(epf_nccl_gin_config_v13, ncclGinConfig_v13_t);
 SAME(epf_nccl_gin_config_v13, contexts, ncclGinConfig_v13_t, nContexts);
 SAME(epf_nccl_gin_config_v13, queue_depth, ncclGinConfig_v13_t, queueDepth);
+WHOLE(epf_nccl_gin_v14, ncclGin_v14_t);
+SAME(epf_nccl_gin_v14, init, ncclGin_v14_t, init);
+SAME(epf_nccl_gin_v14, devices, ncclGin_v14_t, devices);
+SAME(epf_nccl_gin_v14, get_gin_properties, ncclGin_v14_t, getGinProperties);
+SAME(epf_nccl_gin_v14, get_properties, ncclGin_v14_t, getProperties);
+SAME(epf_nccl_gin_v14, listen, ncclGin_v14_t, listen);
+SAME(epf_nccl_gin_v14, connect, ncclGin_v14_t, connect);
+SAME(epf_nccl_gin_v14, create_context, ncclGin_v14_t, createContext);
+SAME(epf_nccl_gin_v14, reg_mr_sym, ncclGin_v14_t, regMrSym);
+SAME(epf_nccl_gin_v14, reg_mr_sym_dmabuf, ncclGin_v14_t, regMrSymDmaBuf);
+SAME(epf_nccl_gin_v14, dereg_mr_sym, ncclGin_v14_t, deregMrSym);
+SAME(epf_nccl_gin_v14, destroy_context, ncclGin_v14_t, destroyContext);
+SAME(epf_nccl_gin_v14, close_coll, ncclGin_v14_t, closeColl);
+SAME(epf_nccl_gin_v14, close_listen, ncclGin_v14_t, closeListen);
+SAME(epf_nccl_gin_v14, progress, ncclGin_v14_t, ginProgress);
+SAME(epf_nccl_gin_v14, query_last_error, ncclGin_v14_t, queryLastError);
+SAME(epf_nccl_gin_v14, finalize, ncclGin_v14_t, finalize);
+WHOLE(epf_nccl_gin_config_v14, ncclGinConfig_v14_t);
+SAME(epf_nccl_gin_config_v14, signals, ncclGinConfig_v14_t, nSignals);
+SAME(epf_nccl_gin_config_v14, counters, ncclGinConfig_v14_t, nCounters);
+SAME(epf_nccl_gin_config_v14, contexts, ncclGinConfig_v14_t, nContexts);
+SAME(epf_nccl_gin_config_v14, queue_depth, ncclGinConfig_v14_t, queueDepth);
+WHOLE(epf_nccl_gin_properties_v14, ncclGinProperties_v14_t);
+SAME(epf_nccl_gin_properties_v14, has_va_signals, ncclGinProperties_v14_t, supportsVASignals);
+WHOLE(epf_nccl_device_handle, ncclNetDeviceHandle_v11_t);
+SAME(epf_nccl_device_handle, type, ncclNetDeviceHandle_v11_t, netDeviceType);
+SAME(epf_nccl_device_handle, handle, ncclNetDeviceHandle_v11_t, handle);
+SAME(epf_nccl_device_handle, bytes, ncclNetDeviceHandle_v11_t, size);
+SAME(epf_nccl_device_handle, needs_progress, ncclNetDeviceHandle_v11_t, needsProxyProgress);
+/* What kernels read and write. The bits of a request's words are fields of a union, which no assertion reaches. */
+WHOLE(epf_gpi_entry, gpi_gfd_t);
+WHOLE(epf_gpi_channel, gpi_gpu_channel_t);
+SAME(epf_gpi_channel, counters, gpi_gpu_channel_t, gpu_counter_ptr_);
+SAME(epf_gpi_channel, signals, gpi_gpu_channel_t, gpu_signal_ptr_);
+SAME(epf_gpi_channel, queue, gpi_gpu_channel_t, queue_.gpu_memic_ptr);
+SAME(epf_gpi_channel, pushed, gpi_gpu_channel_t, queue_.pi_);
+SAME(epf_gpi_channel, taken, gpi_gpu_channel_t, queue_.ci_);
+SAME(epf_gpi_channel, taken_seen, gpi_gpu_channel_t, queue_.ci_value_);
+SAME(epf_gpi_channel, log2_slots, gpi_gpu_channel_t, queue_.log_depth);
+_Static_assert(sizeof(gpi_counter_t) == EPF_GPI_STRIDE && sizeof(gpi_signal_t) == EPF_GPI_STRIDE &&
+		       NCCL_GIN_GPI_VERSION == EPF_GPI_VERSION &&
+		       EPF_GPI_COUNTER_ERROR == GPI_COUNTER_FLAG_ERROR &&
+		       (int)NCCL_NET_DEVICE_GIN_GPI == (int)EPF_NCCL_DEVICE_GIN_GPI,
+	       "words and constants of kernels");
+_Static_assert(EPF_GPI_COUNTS == GPI_GFD_DATA_OP_WITH_COUNTER_COUNTED &&
+		       (int)EPF_GPI_READ == (int)GPI_GFD_DATA_OP_READ &&
+		       (int)EPF_GPI_WRITE == (int)GPI_GFD_DATA_OP_WRITE &&
+		       (int)EPF_GPI_WRITE_ADD == (int)GPI_GFD_DATA_OP_WRITE_SIGNAL_ADD &&
+		       (int)EPF_GPI_WRITE_INC == (int)GPI_GFD_DATA_OP_WRITE_SIGNAL_COUNTED &&
+		       (int)EPF_GPI_INLINE == (int)GPI_GFD_DATA_OP_WRITE_INLINE &&
+		       (int)EPF_GPI_INLINE_ADD == (int)GPI_GFD_DATA_OP_WRITE_INLINE_SIGNAL_ADD &&
+		       (int)EPF_GPI_INLINE_INC ==
+			       (int)GPI_GFD_DATA_OP_WRITE_INLINE_SIGNAL_COUNTED &&
+		       (int)EPF_GPI_ADD == (int)GPI_GFD_DATA_OP_AMO_ADD &&
+		       (int)EPF_GPI_FLUSH == (int)GPI_GFD_DATA_OP_PE_FLUSH &&
+		       EPF_GPI_SIGNAL_RESET == (GPI_GFD_OP_CTRL | GPI_GFD_CTRL_OP_SIGNAL_RESET),
+	       "operations of kernels");
 WHOLE(epf_nccl_rma_config_v14, ncclRmaConfig_v14_t);
 SAME(epf_nccl_rma_config_v14, contexts, ncclRmaConfig_v14_t, nContexts);
 #endif

@@ -276,29 +276,45 @@ int gpi_values(struct rank *r, uint64_t at)
 
 int gpi_refusals(struct rank *r)
 {
-	enum { DST = 1, SRC, RANK, OP, SIGNAL, SIZE, BEYOND, SHORT, LONG, NOWHERE, COUNTER, ALL };
+	enum {
+		DST = 1,
+		SRC,
+		RANK,
+		RANK_OF_VALUE,
+		OP,
+		SIGNAL,
+		SIZE,
+		BEYOND,
+		SHORT,
+		LONG,
+		NOWHERE,
+		COUNTER,
+		ALL
+	};
 
 	unsigned to = (r->me + 1) % r->g->ranks, spare = COUNTERS - 1;
+	uint64_t *counter = word(channel(r, 0)->counters, spare), first = gpi_signal(r, 0, 0);
 	bool has_error = true;
 	void *q;
 
 	if (G14(r)->query_last_error(r->ctx, &has_error) || has_error)
 		quit(r, "an error before there is one");
 	for (int i = DST; i < ALL; i++) {
-		bool value = i == SHORT || i == LONG || i == NOWHERE;
-		struct epf_gpi_entry e =
-			entry(value         ? EPF_GPI_INLINE
-			      : i == OP     ? 9
+		bool value = i == SHORT || i == LONG || i == NOWHERE || i == RANK_OF_VALUE;
+		unsigned op = value         ? EPF_GPI_INLINE
+			      : i == OP     ? EPF_GPI_FLUSH + 1
 			      : i == SIGNAL ? EPF_GPI_WRITE_INC
-					    : EPF_GPI_WRITE,
-			      EPF_GPI_COUNTS | 4, i == COUNTER ? flushes(r, 0) + RANKS : spare,
-			      i == SIGNAL ? r->g->ranks : 0, i == RANK ? r->g->ranks : to,
-			      i == SHORT  ? 0
-			      : i == LONG ? 9
-			      : value     ? 8
-			      : i == SIZE ? UINT32_MAX
-					  : 64);
-		uint64_t *counter = word(channel(r, 0)->counters, spare);
+					    : EPF_GPI_WRITE;
+		/* Signals follow counters. */
+		unsigned number = i == COUNTER ? flushes(r, 0) + r->g->ranks : spare;
+		unsigned rank = i == RANK || i == RANK_OF_VALUE ? r->g->ranks : to;
+		size_t bytes = i == SHORT  ? 0
+			       : i == LONG ? 9
+			       : value     ? 8
+			       : i == SIZE ? UINT32_MAX
+					   : 64;
+		struct epf_gpi_entry e = entry(op, EPF_GPI_COUNTS | 4, number,
+					       i == SIGNAL ? r->g->ranks : 0, rank, bytes);
 
 		add_windows(&e, i == DST || i == NOWHERE ? 77 : r->window_number, 0,
 			    i == SRC ? 0xffff : r->source_number,
@@ -309,9 +325,11 @@ int gpi_refusals(struct rank *r)
 		gpi_flush(r, 0, to, &q);
 		if (wait_request(r, q))
 			quit(r, "a refused request harms others");
-		if (i != COUNTER &&
-		    __atomic_load_n(counter, __ATOMIC_ACQUIRE) != EPF_GPI_COUNTER_ERROR)
+		if (__atomic_load_n(counter, __ATOMIC_ACQUIRE) !=
+		    (i == COUNTER ? 0 : EPF_GPI_COUNTER_ERROR))
 			quit(r, "a request that must be refused was not");
 	}
+	if (gpi_signal(r, 0, 0) != first)
+		quit(r, "a counter that does not exist was counted");
 	return G14(r)->query_last_error(r->ctx, &has_error) || !has_error;
 }

@@ -213,7 +213,7 @@ def layouts(folder, nccl):
                 f.write(f"#include <{name}.h>\n")
         library = [f"-I{nccl}/src/include/plugin", f"-I{nccl}/src/include", f"-I{folder}/nvidia/nccl/include",
                    f"-I{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/include"]
-        for tables, flags in (("net 10 to 12, GIN 13, RMA 14", library), ("GIN 11 and 12", ["-DEXAMPLES", f"-I{nccl}/plugins/gin/example/nccl"])):
+        for tables, flags in (("net 10 to 12, GIN 13 and 14, RMA 14", library), ("GIN 11 and 12", ["-DEXAMPLES", f"-I{nccl}/plugins/gin/example/nccl"])):
             rc = subprocess.run(["gcc", "-std=gnu17", "-fsyntax-only", f"-I{plain}", f"-I{root}", *flags, f"{root}/tests/headers/nccl_layout.c"], check=False).returncode
             print(f"{tables}: {'as in NCCL' if rc == 0 else 'WRONG'}")
             bad |= rc

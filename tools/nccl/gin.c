@@ -54,9 +54,11 @@ int epf_gin_put(struct epf_gin_context *context, int index, const struct epf_gin
 	if (p->bytes && (!is_inside(p->src, p->bytes, p->src_mr) || !p->dst_mr))
 		return outside(p);
 	if (p->signal_mr && p->signal_mr->is_gpu && !context->group->adds_to_gpus)
-		return epf_fail(EPF_R_NCCL_CALL,
-				"nccl: signals in GPU memory on a NIC that cannot add to it: set "
-				"EPF_NIC=emu, within a host, or EPF_NIC=tcp");
+		return epf_fail(
+			EPF_R_NCCL_CALL,
+			"nccl: signals in GPU memory on a NIC that cannot add to it: set "
+			"NCCL_GIN_TYPE=4 (NCCL 2.30.7; not for DeepEP V2), or EPF_NIC=tcp, or "
+			"within a host EPF_NIC=emu");
 	if (p->bytes)
 		rc = epf_put(ring, p->rank, p->src_mr->region, p->src, p->dst_mr->remote[p->rank],
 			     p->dst, p->bytes, p->bytes >= BULK_BYTES ? EPF_BULK : 0);
