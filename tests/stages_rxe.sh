@@ -12,7 +12,7 @@ stage_rxe()
 	local kinds=(rxe) start group groups hooks='' want=$LOGS/rxe.expected
 	start=$(now_ms)
 	prepare_test_build && compile_quietly build-test bench/ep-bench tools/ep-fabric \
-		tests/unit/test_{nic,nic_limits,nic_fail,verbs_device,p2p_nic} tests/rxe/rxe_{again,faults,soak,two} || return
+		tests/unit/test_{nic,nic_limits,nic_fail,verbs_device,p2p_nic} tests/proc/test_{nccl,gin} tools/nccl/libnccl-net-epf.so tests/rxe/rxe_{again,faults,soak,two} || return
 	[ "$LONG" != yes ] || kinds+=(rxe-long)
 	for group in "${kinds[@]}"; do expected "$group"; done >"$want"
 	groups=$(rxe_groups "$want") || return

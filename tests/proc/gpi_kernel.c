@@ -261,7 +261,7 @@ int gpi_values(struct rank *r, uint64_t at)
 	}
 	for (time_t last = now_s(); __atomic_load_n(sum, __ATOMIC_ACQUIRE) < 3 * much;)
 		pause_for(&last, r, false);
-	if (*sum != 3 * much)
+	if (__atomic_load_n(sum, __ATOMIC_ACQUIRE) != 3 * much)
 		quit(r, "additions to a window make another sum");
 	e = entry(EPF_GPI_CONTROL | EPF_GPI_COUNTER_RESET, 0, COUNTERS - 1, 0, 0, 0);
 	push(r, 0, &e);
@@ -269,7 +269,7 @@ int gpi_values(struct rank *r, uint64_t at)
 	push(r, 0, &e);
 	for (time_t last = now_s(); gpi_signal(r, 0, from) != 0;)
 		pause_for(&last, r, false);
-	if (*word(channel(r, 0)->counters, COUNTERS - 1) != 0)
+	if (__atomic_load_n(word(channel(r, 0)->counters, COUNTERS - 1), __ATOMIC_ACQUIRE) != 0)
 		quit(r, "a counter keeps its value");
 	return 0;
 }

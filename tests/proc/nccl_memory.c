@@ -6,8 +6,24 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+void play_device(unsigned rank)
+{
+	const char *all = getenv("PLAY_DEVICES"), *from = all;
+	char name[64];
+
+	if (!all)
+		return;
+	for (; rank && *from; rank--) {
+		from = strchr(from, ',');
+		from = from ? from + 1 : all;
+	}
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(from, ","), from);
+	setenv("EPF_NIC_DEVICE", name, 1);
+}
 
 #ifdef PLAY_FAKE_GPU
 # include "fabric/gpu/copy.h"

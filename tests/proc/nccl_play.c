@@ -306,6 +306,7 @@ static int rank_main(const struct play *p, struct board *board, unsigned me)
 		__atomic_store_n(&board->killed_pid, (uint32_t)getpid(), __ATOMIC_RELAXED);
 	for (unsigned i = 0; p->env && p->env[i]; i++)
 		putenv((char *)(uintptr_t)p->env[i]);
+	play_device(me);
 	for (unsigned round = 0; !rc && round <= p->again; round++)
 		rc = run_round(p, board, me, round);
 	if (rc)

@@ -38,6 +38,8 @@ struct play {
 void *play_table(const char *library, const char *symbol);
 int play_memory(size_t bytes, void **addr, uint8_t **seen);
 void play_memory_free(void *addr, size_t bytes);
+/* Of the device names in PLAY_DEVICES, if that is set, a rank uses one, in turn. */
+void play_device(unsigned rank);
 /* From now on registrations are of GPU memory that other processes cannot map (true), as NCCL's signals are. Nothing for host memory. */
 void play_private(bool on);
 

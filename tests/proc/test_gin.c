@@ -377,6 +377,7 @@ static int rank_main(const struct game *g, struct board *board, unsigned me)
 
 	for (unsigned i = 0; g->env && g->env[i]; i++)
 		putenv((char *)(uintptr_t)g->env[i]);
+	play_device(me);
 	for (unsigned i = 0; i < sizeof(patient) / sizeof(patient[0]); i++)
 		setenv(patient[i], "1h", 1);
 	if (g->like_v2)

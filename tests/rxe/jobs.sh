@@ -120,6 +120,14 @@ group_nic()
 	[ "$LONG" != 1 ] || job nic-prove 120 crossing prove
 	job nic-prove-hosts 120 crossing prove_hosts
 	job nic-endpoints 120 crossing endpoints
+	job nic-nccl 120 crossing nccl test_nccl ring_in_every_version
+	job nic-gin 120 crossing nccl test_gin every_version
+}
+
+# nccl PROGRAM CASE: NCCL's calls through the plug-in, and kernels' requests, by ranks with a device each (stage proc has all cases over other NICs)
+nccl()
+{
+	EPF_NIC=$NIC PLAY_DEVICES=rxe0,rxe1 EPF_SOCKET_IFNAME=lo limited "$BUILD/tests/proc/$1" "$BUILD/tools/nccl/libnccl-net-epf.so" "$2"
 }
 
 # Point-to-point endpoints of two processes, each with its own device (stage p2p has the same test over other NICs).
