@@ -406,6 +406,10 @@ int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic);
 
 /* The NIC table: "emu", "null", "verbs", "efa", "tcp", "ofi". Returns NULL for an unknown name. */
 const struct epf_nic_ops *epf_nic_find(const char *name);
+
+/* For NICs that open: fails with -EINVAL and the range, unless a setting is in it. */
+int epf_nic_check_range(const char *nic, const char *name, uint64_t value, uint64_t min,
+			uint64_t max);
 /* Names of all NICs, NULL-terminated. */
 const char *const *epf_nic_names(void);
 

@@ -316,3 +316,13 @@ int epf_nic_refuse_encryption(const struct epf_conf *conf, const char *nic)
 			"%s: wire-encryption is yes, and this NIC cannot encrypt: set nic to tcp",
 			nic);
 }
+
+int epf_nic_check_range(const char *nic, const char *name, uint64_t value, uint64_t min,
+			uint64_t max)
+{
+	if (value >= min && value <= max)
+		return 0;
+	return epf_fail(EPF_R_NIC_OPTION, "%s: %s is %llu, not in %llu to %llu", nic, name,
+			(unsigned long long)value, (unsigned long long)min,
+			(unsigned long long)max);
+}

@@ -9,7 +9,7 @@
  * queue: what post_receives() is given is spread evenly over the lanes (recv_hot.c). Where the device can, a write with
  * immediate consumes no receive; an arrival is reported all the same, and the receive that the core gives for it is not posted.
  *
- * One thread uses a NIC, but for reopen.c, and for the waker (watch.c), which touches the completion channel, the wakeup and `armed` only.
+ * One thread uses a NIC, but for reopen.c, and for the waker of `notify`.
  */
 #ifndef EPF_FABRIC_NIC_EFA_EFA_H
 #define EPF_FABRIC_NIC_EFA_EFA_H
@@ -17,9 +17,10 @@
 #include "fabric/nic/efa/lib.h"
 #include "fabric/nic/efa/opts.h"
 #include "fabric/nic/nic.h"
+#include "fabric/nic/rdma/common.h"
 #include "fabric/nic/rdma/hw_counters.h"
+#include "fabric/nic/rdma/notify.h"
 #include "fabric/nic/rdma/receives.h"
-#include "fabric/nic/rdma/waker.h"
 #include "queues/epf_wakeup.h"
 
 #include <errno.h>
@@ -100,12 +101,6 @@ struct epf_efa_lane {
 	uint8_t drain; /* enum epf_efa_drain */
 };
 
-/* A registered region; epf_nic_mr.priv. */
-struct epf_efa_region {
-	struct ibv_mr *mr;
-	struct epf_efa_region *next, **link; /* link: what points here */
-};
-
 struct epf_efa {
 	struct epf_nic nic;
 	const struct epf_efa_lib *lib;
@@ -153,13 +148,12 @@ struct epf_efa {
 	struct epf_efa_opener *opener; /* reopen.c */
 	pthread_mutex_t setup;         /* of random while lanes are made by two threads */
 	struct epf_rdma_receives receives;
-	struct epf_efa_region *regions;
+	struct epf_rdma_region *regions;
 	uint64_t random;
 	struct epf_hw_counters hw_counters;
 	struct epf_wakeup *wakeup;
 	int shares_wakeup; /* with another NIC, which outlives this one */
-	struct epf_verbs_waker waker;
-	uint32_t armed; /* notifications asked for and not come yet: bit 0 send, bit 1 receive */
+	struct epf_rdma_notify notify;
 };
 
 static inline struct epf_efa *epf_efa_of(const struct epf_nic *nic)

@@ -73,7 +73,7 @@ static void efa_close(struct epf_nic *nic)
 
 	if (!nic)
 		return;
-	epf_verbs_waker_stop(&v->waker);
+	epf_verbs_waker_stop(&v->notify.waker);
 	epf_efa_reopen_close(v);
 	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		epf_efa_lane_destroy(nic, (uint16_t)lane);

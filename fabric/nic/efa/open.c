@@ -9,7 +9,6 @@
 #include "fabric/place/select.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,26 +16,19 @@
 
 enum { PORT = 1, SINK_BYTES = 4096 };
 
-static int check_range(const char *name, uint64_t value, uint64_t min, uint64_t max)
-{
-	if (value >= min && value <= max)
-		return 0;
-	return epf_fail(EPF_R_NIC_OPTION, "efa: %s is %llu, not in %llu to %llu", name,
-			(unsigned long long)value, (unsigned long long)min,
-			(unsigned long long)max);
-}
-
 static int check_opts(const struct epf_efa_opts *o)
 {
 	int rc;
 
-	if ((rc = check_range("verbs-service-level", o->service_level, 0, 15)) ||
-	    (rc = check_range("verbs-rnr-retries", o->rnr_retries, 0, 7)) ||
-	    (rc = check_range("efa-inline", o->inline_bytes, 0, EPF_NIC_MSG_BYTES)) ||
-	    (rc = check_range("verbs-completions", o->completions, 16, 1 << 22)) ||
-	    (rc = check_range("verbs-receives", o->receives, 16, 1 << 20)) ||
-	    (rc = check_range("lane-receives", o->lane_receives, 1, 32767)) ||
-	    (rc = check_range("efa-flush-wait", o->flush_wait_ns, 1, UINT64_C(60000000000))))
+	if ((rc = epf_nic_check_range("efa", "verbs-service-level", o->service_level, 0, 15)) ||
+	    (rc = epf_nic_check_range("efa", "verbs-rnr-retries", o->rnr_retries, 0, 7)) ||
+	    (rc = epf_nic_check_range("efa", "efa-inline", o->inline_bytes, 0,
+				      EPF_NIC_MSG_BYTES)) ||
+	    (rc = epf_nic_check_range("efa", "verbs-completions", o->completions, 16, 1 << 22)) ||
+	    (rc = epf_nic_check_range("efa", "verbs-receives", o->receives, 16, 1 << 20)) ||
+	    (rc = epf_nic_check_range("efa", "lane-receives", o->lane_receives, 1, 32767)) ||
+	    (rc = epf_nic_check_range("efa", "efa-flush-wait", o->flush_wait_ns, 1,
+				      UINT64_C(60000000000))))
 		return rc;
 	return 0;
 }
@@ -170,15 +162,6 @@ static int set_limits(struct epf_efa *v)
 	return 0;
 }
 
-static int set_nonblocking(int fd)
-{
-	int flags = fcntl(fd, F_GETFL);
-
-	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
-		return epf_fail_sys(EPF_R_SYSTEM, errno, "efa: fcntl");
-	return 0;
-}
-
 /*
  * A completion queue with the provider's lock: one thread polls it, and another makes and destroys queue pairs that report to it. A device
  * without notifications refuses a channel: the NIC then has none, and a sleeping core looks by itself.
@@ -207,7 +190,7 @@ static int create_channel(struct epf_efa *v)
 	probe = create_cq(v, 16, 0);
 	if (probe) {
 		v->lib->verbs->destroy_cq(ibv_cq_ex_to_cq(probe));
-		return set_nonblocking(v->channel->fd);
+		return epf_rdma_set_nonblocking("efa", v->channel->fd);
 	}
 	if (errno != EOPNOTSUPP)
 		return epf_efa_call_failed(v, "efadv_create_cq", "a completion queue");
@@ -219,7 +202,7 @@ static int create_channel(struct epf_efa *v)
 static int create_queues(struct epf_efa *v)
 {
 	int unsolicited = v->qp_flags & EPF_EFADV_QP_UNSOLICITED_WRITE_RECV;
-	int rc = set_nonblocking(v->ctx->async_fd);
+	int rc = epf_rdma_set_nonblocking("efa", v->ctx->async_fd);
 
 	if (rc)
 		return rc;
@@ -301,7 +284,7 @@ static struct epf_efa *alloc_nic(const struct epf_efa_lib *lib, const struct epf
 	v->nic.ops = epf_nic_find("efa");
 	v->lib = lib;
 	v->opts = *opts;
-	v->waker.stop_fd = -1;
+	v->notify.waker.stop_fd = -1;
 	pthread_mutex_init(&v->setup, NULL);
 	v->report_head = v->report_tail = v->hungry_head = v->hungry_tail = EPF_EFA_NONE;
 	v->wakeup = aligned_alloc(128, sizeof(*v->wakeup));

@@ -12,41 +12,8 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static int access_flags(unsigned access, unsigned *flags)
-{
-	if (access & ~(unsigned)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
-		return epf_fail(EPF_R_NIC_REGION, "efa: unknown access bits in %#x", access);
-	*flags = IBV_ACCESS_LOCAL_WRITE;
-	if (access & EPF_MR_REMOTE_WRITE)
-		*flags |= IBV_ACCESS_REMOTE_WRITE;
-	if (access & EPF_MR_REMOTE_READ)
-		*flags |= IBV_ACCESS_REMOTE_READ;
-	return 0;
-}
-
-static int keep(struct epf_efa *v, struct ibv_mr *mr, uint64_t base, struct epf_nic_mr *out)
-{
-	struct epf_efa_region *region = calloc(1, sizeof(*region));
-
-	if (!region) {
-		v->lib->verbs->dereg_mr(mr);
-		return epf_fail(EPF_R_NO_MEMORY, "efa: a region");
-	}
-	region->mr = mr;
-	region->next = v->regions;
-	region->link = &v->regions;
-	if (region->next)
-		region->next->link = &region->next;
-	v->regions = region;
-	*out = (struct epf_nic_mr){
-		.raddr = base, .lkey = mr->lkey, .rkey = mr->rkey, .priv = region
-	};
-	return 0;
-}
 
 int epf_efa_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 		     struct epf_nic_mr *out)
@@ -60,7 +27,7 @@ int epf_efa_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned acc
 	if (!addr || len == 0 || base + len < base)
 		return epf_fail(EPF_R_NIC_REGION, "efa: a region of %llu bytes at %p",
 				(unsigned long long)len, addr);
-	rc = access_flags(access, &flags);
+	rc = epf_rdma_access_flags("efa", access, &flags);
 	if (rc)
 		return rc;
 	mr = v->lib->verbs->reg_mr_iova2(v->pd, addr, len, base, flags);
@@ -68,7 +35,7 @@ int epf_efa_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned acc
 		return epf_fail_sys(errno == ENOMEM ? EPF_R_VERBS_PIN : EPF_R_NIC_REGION, errno,
 				    "efa: %s: a region of %llu bytes at %p", v->device,
 				    (unsigned long long)len, addr);
-	return keep(v, mr, base, out);
+	return epf_rdma_region_keep("efa", v->lib->verbs, &v->regions, mr, base, out);
 }
 
 /* The module that finds pages of GPU memory for this driver, if it is loaded: EFA's own, or one that all devices use. */
@@ -93,7 +60,7 @@ int epf_efa_register_gpu(struct epf_nic *nic, const struct epf_device_mem *mem, 
 	const char *want, *module = peer_memory(sysfs, mem->vendor, &want), *first;
 	struct ibv_mr *mr = NULL;
 	unsigned flags = 0;
-	int rc = access_flags(access, &flags);
+	int rc = epf_rdma_access_flags("efa", access, &flags);
 
 	if (rc)
 		return rc;
@@ -109,7 +76,7 @@ int epf_efa_register_gpu(struct epf_nic *nic, const struct epf_device_mem *mem, 
 		mr = verbs->reg_mr_iova2(v->pd, (void *)(uintptr_t)mem->addr, mem->bytes, mem->addr,
 					 flags);
 	if (mr)
-		return keep(v, mr, mem->addr, out);
+		return epf_rdma_region_keep("efa", verbs, &v->regions, mr, mem->addr, out);
 	return epf_fail(EPF_R_GPU_REGION,
 			"efa: %s: GPU memory of %llu bytes: by dma-buf: %s; by a module: %s%s",
 			v->device, (unsigned long long)mem->bytes, first,
@@ -127,26 +94,17 @@ int epf_efa_register_device(struct epf_nic *nic, const struct epf_device_mem *me
 	return epf_efa_register_gpu(nic, mem, access, "/sys", out);
 }
 
-static void drop(struct epf_efa *v, struct epf_efa_region *region)
-{
-	v->lib->verbs->dereg_mr(region->mr);
-	*region->link = region->next;
-	if (region->next)
-		region->next->link = region->link;
-	free(region);
-}
-
 void epf_efa_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
 {
 	if (!mr)
 		return;
 	if (mr->priv)
-		drop(epf_efa_of(nic), mr->priv);
+		epf_rdma_region_drop(epf_efa_of(nic)->lib->verbs, mr->priv);
 	memset(mr, 0, sizeof(*mr));
 }
 
 void epf_efa_drop_regions(struct epf_efa *v)
 {
 	while (v->regions)
-		drop(v, v->regions);
+		epf_rdma_region_drop(v->lib->verbs, v->regions);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What happens beside the data path: the device's asynchronous events, its own counters, and waking a core that sleeps. The
- * watch runs on the core's thread about ten times a second; the waker is a separate thread that waits on the completion
- * channel, is started when a core first wants to sleep, and touches nothing but the channel, the wakeup and `armed`.
+ * watch runs on the core's thread about ten times a second; the waker (rdma/notify.h) is started when a core first wants to sleep.
  *
  * SRD has no connection that could break: that a peer has gone is seen by work requests that fail, not here.
  */
@@ -81,40 +80,22 @@ void epf_efa_watch(struct epf_nic *nic)
 	epf_hw_counters_sample(&v->hw_counters, &v->counters);
 }
 
-static void drain_channel(void *arg)
-{
-	struct epf_efa *v = arg;
-	struct ibv_cq *cq;
-	void *context;
-	int rung = 0;
-
-	while (v->lib->verbs->get_cq_event(v->channel, &cq, &context) == 0) {
-		v->lib->verbs->ack_cq_events(cq, 1);
-		__atomic_and_fetch(&v->armed, cq == ibv_cq_ex_to_cq(v->send_cq) ? ~1u : ~2u,
-				   __ATOMIC_RELEASE);
-		rung = 1;
-	}
-	if (rung && epf_wakeup_is_needed(v->wakeup))
-		epf_wakeup_wake(v->wakeup);
-}
-
 int epf_efa_arm(struct epf_nic *nic)
 {
 	struct epf_efa *v = epf_efa_of(nic);
-	uint32_t armed;
-	int rc = 0;
+	struct epf_rdma_notify *n = &v->notify;
 
 	/* Without a channel the sleeper looks by itself before long. */
 	if (!v->channel)
 		return -EOPNOTSUPP;
-	if (!v->waker.runs)
-		rc = epf_verbs_waker_start(&v->waker, "epf-efa", v->channel->fd, drain_channel, v);
-	if (rc || v->dead)
-		return rc;
-	armed = __atomic_fetch_or(&v->armed, 3u, __ATOMIC_ACQ_REL);
-	if (!(armed & 1) && (rc = ibv_req_notify_cq(ibv_cq_ex_to_cq(v->send_cq), 0)))
-		return epf_fail_sys(EPF_R_VERBS_CALL, rc, "efa: ibv_req_notify_cq");
-	if (!(armed & 2) && (rc = ibv_req_notify_cq(ibv_cq_ex_to_cq(v->recv_cq), 0)))
-		return epf_fail_sys(EPF_R_VERBS_CALL, rc, "efa: ibv_req_notify_cq");
-	return 0;
+	if (v->dead)
+		return 0;
+	if (!n->lib) {
+		n->lib = v->lib->verbs;
+		n->channel = v->channel;
+		n->send = ibv_cq_ex_to_cq(v->send_cq);
+		n->recv = ibv_cq_ex_to_cq(v->recv_cq);
+		n->wakeup = v->wakeup;
+	}
+	return epf_rdma_notify_arm(n, "efa", "epf-efa");
 }

@@ -60,15 +60,6 @@ void epf_emu_opts_from_conf(struct epf_emu_opts *opts, const struct epf_conf *co
 	opts->gpu_kernel = conf->emu_gpu_copy == EPF_CONF_GPU_COPY_KERNEL;
 }
 
-static int check_range(const char *name, uint64_t value, uint64_t min, uint64_t max)
-{
-	if (value >= min && value <= max)
-		return 0;
-	return epf_fail(EPF_R_NIC_OPTION, "emu: %s is %llu, not in %llu to %llu", name,
-			(unsigned long long)value, (unsigned long long)min,
-			(unsigned long long)max);
-}
-
 static int check_chance(const char *name, double value)
 {
 	if (value >= 0 && value <= 1)
@@ -81,18 +72,19 @@ static int check_opts(const struct epf_emu_opts *o)
 	const uint64_t hour = 3600000000000ull;
 	int rc;
 
-	if ((rc = check_range("emu-mtu", o->mtu, EPF_EMU_MIN_MTU, EPF_EMU_MAX_MTU)) ||
-	    (rc = check_range("emu-packets", o->packets, 16, EPF_EMU_MAX_PACKETS)) ||
-	    (rc = check_range("lanes", o->lanes, 1, EPF_EMU_MAX_LANES)) ||
-	    (rc = check_range("emu-links", o->links, 1, EPF_EMU_MAX_LINKS)) ||
-	    (rc = check_range("lane-depth", o->lane_depth, 1, MAX_LANE_DEPTH)) ||
-	    (rc = check_range("receives", o->receives, 1, UINT32_MAX)) ||
-	    (rc = check_range("emu-delay", o->delay_ns, 0, hour)) ||
-	    (rc = check_range("emu-retransmit", o->retransmit_ns, 0, hour)) ||
-	    (rc = check_range("emu-retry-timeout", o->retry_timeout_ns, 1, hour)) ||
-	    (rc = check_range("emu-stall-timeout", o->stall_timeout_ns, 0, hour)) ||
-	    (rc = check_range("emu-link-timeout", o->link_timeout_ns, 0, hour)) ||
-	    (rc = check_range("emu-rnr-timeout", o->rnr_timeout_ns, 1, hour)) ||
+	if ((rc = epf_nic_check_range("emu", "emu-mtu", o->mtu, EPF_EMU_MIN_MTU,
+				      EPF_EMU_MAX_MTU)) ||
+	    (rc = epf_nic_check_range("emu", "emu-packets", o->packets, 16, EPF_EMU_MAX_PACKETS)) ||
+	    (rc = epf_nic_check_range("emu", "lanes", o->lanes, 1, EPF_EMU_MAX_LANES)) ||
+	    (rc = epf_nic_check_range("emu", "emu-links", o->links, 1, EPF_EMU_MAX_LINKS)) ||
+	    (rc = epf_nic_check_range("emu", "lane-depth", o->lane_depth, 1, MAX_LANE_DEPTH)) ||
+	    (rc = epf_nic_check_range("emu", "receives", o->receives, 1, UINT32_MAX)) ||
+	    (rc = epf_nic_check_range("emu", "emu-delay", o->delay_ns, 0, hour)) ||
+	    (rc = epf_nic_check_range("emu", "emu-retransmit", o->retransmit_ns, 0, hour)) ||
+	    (rc = epf_nic_check_range("emu", "emu-retry-timeout", o->retry_timeout_ns, 1, hour)) ||
+	    (rc = epf_nic_check_range("emu", "emu-stall-timeout", o->stall_timeout_ns, 0, hour)) ||
+	    (rc = epf_nic_check_range("emu", "emu-link-timeout", o->link_timeout_ns, 0, hour)) ||
+	    (rc = epf_nic_check_range("emu", "emu-rnr-timeout", o->rnr_timeout_ns, 1, hour)) ||
 	    (rc = check_chance("emu-reorder", o->reorder)) ||
 	    (rc = check_chance("emu-duplicate", o->duplicate)) ||
 	    (rc = check_chance("emu-drop", o->drop)) || (rc = check_chance("emu-error", o->error)))

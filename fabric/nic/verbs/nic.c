@@ -10,7 +10,6 @@
 #include "fabric/nic/verbs/region.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 void epf_verbs_opts_defaults(struct epf_verbs_opts *opts)
@@ -74,39 +73,11 @@ static int verbs_open(const struct epf_conf *conf, uint64_t (*now)(void *), void
 	return epf_verbs_open_chosen(lib, &opts, now, now_arg, out);
 }
 
-static int access_flags(unsigned access, unsigned *flags)
-{
-	if (access & ~(unsigned)(EPF_MR_REMOTE_WRITE | EPF_MR_REMOTE_READ))
-		return epf_fail(EPF_R_NIC_REGION, "verbs: unknown access bits in %#x", access);
-	*flags = IBV_ACCESS_LOCAL_WRITE;
-	if (access & EPF_MR_REMOTE_WRITE)
-		*flags |= IBV_ACCESS_REMOTE_WRITE;
-	if (access & EPF_MR_REMOTE_READ)
-		*flags |= IBV_ACCESS_REMOTE_READ;
-	return 0;
-}
-
-/* Keeps a registration until it is dropped. */
-static void keep_region(struct epf_verbs *v, struct epf_verbs_region *region, struct ibv_mr *mr,
-			uint64_t base, struct epf_nic_mr *out)
-{
-	region->mr = mr;
-	region->next = v->regions;
-	region->link = &v->regions;
-	if (region->next)
-		region->next->link = &region->next;
-	v->regions = region;
-	*out = (struct epf_nic_mr){
-		.raddr = base, .lkey = mr->lkey, .rkey = mr->rkey, .priv = region
-	};
-}
-
 static int verbs_register(struct epf_nic *nic, void *addr, uint64_t len, unsigned access,
 			  struct epf_nic_mr *out)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
 	uint64_t base = (uint64_t)(uintptr_t)addr;
-	struct epf_verbs_region *region;
 	struct ibv_mr *mr;
 	unsigned flags = 0;
 	int rc;
@@ -114,55 +85,30 @@ static int verbs_register(struct epf_nic *nic, void *addr, uint64_t len, unsigne
 	if (!addr || len == 0 || base + len < base)
 		return epf_fail(EPF_R_NIC_REGION, "verbs: a region of %llu bytes at %p",
 				(unsigned long long)len, addr);
-	rc = access_flags(access, &flags);
+	rc = epf_rdma_access_flags("verbs", access, &flags);
 	if (rc)
 		return rc;
-	region = calloc(1, sizeof(*region));
-	if (!region)
-		return epf_fail(EPF_R_NO_MEMORY, "verbs: a region");
 	/* An arrival is reported after all that came before it on its lane is visible, relaxed ordering or not. */
 	mr = epf_verbs_register_host(v, addr, len, flags);
-	if (!mr) {
-		int err = errno;
-
-		free(region);
-		return epf_fail_sys(err == ENOMEM ? EPF_R_VERBS_PIN : EPF_R_NIC_REGION, err,
+	if (!mr)
+		return epf_fail_sys(errno == ENOMEM ? EPF_R_VERBS_PIN : EPF_R_NIC_REGION, errno,
 				    "verbs: %s: a region of %llu bytes at %p", v->device,
 				    (unsigned long long)len, addr);
-	}
-	keep_region(v, region, mr, base, out);
-	return 0;
+	return epf_rdma_region_keep("verbs", v->lib, &v->regions, mr, base, out);
 }
 
 static int verbs_register_device(struct epf_nic *nic, const struct epf_device_mem *mem,
 				 unsigned access, struct epf_nic_mr *out)
 {
 	struct epf_verbs *v = epf_verbs_of(nic);
-	struct epf_verbs_region *region;
 	struct ibv_mr *mr = NULL;
 	unsigned flags = 0;
-	int rc = access_flags(access, &flags);
+	int rc = epf_rdma_access_flags("verbs", access, &flags);
 
 	if (rc)
 		return rc;
-	region = calloc(1, sizeof(*region));
-	if (!region)
-		return epf_fail(EPF_R_NO_MEMORY, "verbs: a region");
 	rc = epf_verbs_register_gpu(v, mem, flags, "/sys", &mr);
-	if (rc)
-		free(region);
-	else
-		keep_region(v, region, mr, mem->addr, out);
-	return rc;
-}
-
-static void drop_region(struct epf_verbs *v, struct epf_verbs_region *region)
-{
-	v->lib->dereg_mr(region->mr);
-	*region->link = region->next;
-	if (region->next)
-		region->next->link = region->link;
-	free(region);
+	return rc ? rc : epf_rdma_region_keep("verbs", v->lib, &v->regions, mr, mem->addr, out);
 }
 
 static void verbs_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
@@ -170,7 +116,7 @@ static void verbs_deregister(struct epf_nic *nic, struct epf_nic_mr *mr)
 	if (!mr)
 		return;
 	if (mr->priv)
-		drop_region(epf_verbs_of(nic), mr->priv);
+		epf_rdma_region_drop(epf_verbs_of(nic)->lib, mr->priv);
 	memset(mr, 0, sizeof(*mr));
 }
 
@@ -180,12 +126,12 @@ static void verbs_close(struct epf_nic *nic)
 
 	if (!nic)
 		return;
-	epf_verbs_waker_stop(&v->waker);
+	epf_verbs_waker_stop(&v->notify.waker);
 	epf_verbs_reopen_close(v);
 	for (uint32_t lane = 0; lane < v->lanes_end; lane++)
 		epf_verbs_lane_destroy(nic, (uint16_t)lane);
 	while (v->regions)
-		drop_region(v, v->regions);
+		epf_rdma_region_drop(v->lib, v->regions);
 	epf_verbs_destroy(v);
 }
 

@@ -12,39 +12,29 @@
 #include "fabric/place/select.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 /* The kernel is asked with a 16-bit length: 65,535 bytes of 32-byte entries. */
 enum { MAX_GIDS = 2000 };
-
-static int check_range(const char *name, uint64_t value, uint64_t min, uint64_t max)
-{
-	if (value >= min && value <= max)
-		return 0;
-	return epf_fail(EPF_R_NIC_OPTION, "verbs: %s is %llu, not in %llu to %llu", name,
-			(unsigned long long)value, (unsigned long long)min,
-			(unsigned long long)max);
-}
 
 static int check_opts(const struct epf_verbs_opts *o)
 {
 	int rc;
 
-	if ((rc = check_range("verbs-service-level", o->service_level, 0, 15)) ||
-	    (rc = check_range("verbs-traffic-class", o->traffic_class, 0, 255)) ||
-	    (rc = check_range("verbs-timeout", o->timeout, 1, 31)) ||
-	    (rc = check_range("verbs-retries", o->retries, 0, 7)) ||
-	    (rc = check_range("verbs-rnr-retries", o->rnr_retries, 0, 7)) ||
-	    (rc = check_range("verbs-rnr-timer", o->rnr_timer, 0, 31)) ||
-	    (rc = check_range("verbs-inline", o->inline_bytes, 0, 4096)) ||
-	    (rc = check_range("verbs-signal-interval", o->signal_interval, 1, 4096)) ||
-	    (rc = check_range("verbs-completions", o->completions, 16, 1 << 22)) ||
-	    (rc = check_range("verbs-receives", o->receives, 16, 1 << 20)))
+	if ((rc = epf_nic_check_range("verbs", "verbs-service-level", o->service_level, 0, 15)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-traffic-class", o->traffic_class, 0, 255)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-timeout", o->timeout, 1, 31)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-retries", o->retries, 0, 7)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-rnr-retries", o->rnr_retries, 0, 7)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-rnr-timer", o->rnr_timer, 0, 31)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-inline", o->inline_bytes, 0, 4096)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-signal-interval", o->signal_interval, 1,
+				      4096)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-completions", o->completions, 16, 1 << 22)) ||
+	    (rc = epf_nic_check_range("verbs", "verbs-receives", o->receives, 16, 1 << 20)))
 		return rc;
 	if (o->mtu && (o->mtu < 256 || o->mtu > 4096 || (o->mtu & (o->mtu - 1))))
 		return epf_fail(EPF_R_NIC_OPTION,
@@ -228,15 +218,6 @@ static void set_limits(struct epf_verbs *v)
 	v->counters.link_up = v->port_attr.state == IBV_PORT_ACTIVE;
 }
 
-static int set_nonblocking(int fd)
-{
-	int flags = fcntl(fd, F_GETFL);
-
-	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
-		return epf_fail_sys(EPF_R_SYSTEM, errno, "verbs: fcntl");
-	return 0;
-}
-
 static void *alloc_sparse(size_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -269,7 +250,7 @@ static int create_srq(struct epf_verbs *v)
 
 static int create_queues(struct epf_verbs *v)
 {
-	int rc = set_nonblocking(v->ctx->async_fd);
+	int rc = epf_rdma_set_nonblocking("verbs", v->ctx->async_fd);
 
 	if (rc)
 		return rc;
@@ -279,7 +260,7 @@ static int create_queues(struct epf_verbs *v)
 	v->channel = v->lib->create_comp_channel(v->ctx);
 	if (!v->channel)
 		return epf_verbs_call_failed(v, "ibv_create_comp_channel", "a completion channel");
-	rc = set_nonblocking(v->channel->fd);
+	rc = epf_rdma_set_nonblocking("verbs", v->channel->fd);
 	if (rc)
 		return rc;
 	v->send_cq = v->lib->create_cq(v->ctx, (int)v->completions, NULL, v->channel, 0);
@@ -346,7 +327,7 @@ int epf_verbs_open(const struct epf_verbs_lib *lib, const struct epf_verbs_opts 
 	v->opts = *opts;
 	v->now = now;
 	v->now_arg = now_arg;
-	v->waker.stop_fd = -1;
+	v->notify.waker.stop_fd = -1;
 	prepare_chain(v);
 	pthread_mutex_init(&v->setup, NULL);
 	v->wakeup = aligned_alloc(128, sizeof(*v->wakeup));

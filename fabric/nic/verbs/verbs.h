@@ -7,15 +7,16 @@
  * The lane keeps the ids of its positions, so that few work requests need ask for a completion: on an ordered lane each one
  * speaks for all before it. An arrival names only the queue pair; a hash table leads from there to the lane.
  *
- * One thread uses a NIC, but for lane_create and lane_connect, which set several lanes up at once, for reopen.c, and for the waker (watch.c), which touches the completion channel, the wakeup and `armed` only.
+ * One thread uses a NIC, but for lane_create and lane_connect, which set several lanes up at once, for reopen.c, and for the waker of `notify`.
  */
 #ifndef EPF_FABRIC_NIC_VERBS_VERBS_H
 #define EPF_FABRIC_NIC_VERBS_VERBS_H
 
 #include "fabric/nic/nic.h"
+#include "fabric/nic/rdma/common.h"
 #include "fabric/nic/rdma/hw_counters.h"
+#include "fabric/nic/rdma/notify.h"
 #include "fabric/nic/rdma/receives.h"
-#include "fabric/nic/rdma/waker.h"
 #include "fabric/nic/verbs/opts.h"
 #include "queues/epf_wakeup.h"
 
@@ -71,12 +72,6 @@ struct epf_verbs_lane {
 	uint64_t empty_mark; /* epf_verbs.empties when the lane came to this state of drain */
 };
 
-/* A registered region; epf_nic_mr.priv. */
-struct epf_verbs_region {
-	struct ibv_mr *mr;
-	struct epf_verbs_region *next, **link; /* link: what points here */
-};
-
 /* Lane number in an entry of epf_verbs.qps. */
 static inline uint16_t epf_verbs_entry_lane(uint64_t entry)
 {
@@ -128,14 +123,13 @@ struct epf_verbs {
 	uint32_t lane_receives, n_owed; /* without srq: of each lane; entries of owed_lanes */
 	uint16_t *owed_lanes;           /* lanes with receives to be posted, max_lanes */
 	uint32_t bad_lkey;              /* of memory that does not hold address 1 */
-	struct epf_verbs_region *regions;
+	struct epf_rdma_region *regions;
 	uint64_t random;
 	struct epf_hw_counters hw_counters;
 	struct epf_verbs_opener *opener; /* reopen.c; NULL until a lane is opened again */
 	struct epf_wakeup *wakeup;
 	int shares_wakeup; /* with another NIC, which outlives this one */
-	struct epf_verbs_waker waker;
-	uint32_t armed; /* notifications asked for and not come yet: bit 0 send, bit 1 receive */
+	struct epf_rdma_notify notify;
 	uint64_t (*now)(void *);
 	void *now_arg;
 };
