@@ -46,6 +46,11 @@ def placed(a, rank, command, environment):
     return [*shlex.split(a.rsh), hosts[rank * len(hosts) // a.ranks], shlex.join(["env", *passed, *command])]
 
 
+def begin(command, environment):
+    """Starts a rank. Tests fork it instead, and give back what has communicate() and returncode, too."""
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def run(a, name, *options):
     """Runs all ranks of one dispatcher; returns their result, or None."""
     environment = dict(os.environ, CUDA_DEVICE_MAX_CONNECTIONS="1")
@@ -60,7 +65,7 @@ def run(a, name, *options):
         for r in range(a.ranks):
             command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], *options, "--rank", str(r), "--folder", folder]
             env = {**environment, **nodes[r]}
-            ranks.append(subprocess.Popen(placed(a, r, command, env), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            ranks.append(begin(placed(a, r, command, env), env))
         texts = [p.communicate()[0] for p in ranks]
         if any(p.returncode for p in ranks):
             print(f"# {name}: a rank failed\n" + "\n".join(text[-1500:] for text in texts))

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from packages import HERE, PYTHON, ROOT, environment, preload, run, start
+from packages import HERE, ROOT, environment, preloaded, run, start
 
 ENVIRONMENT = environment(sys.argv[1:3])
 FABRIC = sys.argv[3]
@@ -178,9 +178,5 @@ def a_link_is_cut():
 
 
 if __name__ == "__main__":
-    if os.path.realpath(sys.executable) != os.path.realpath(PYTHON):
-        os.execv(PYTHON, [PYTHON, *sys.argv])
-    # The ranks are forked from a process that has imported PyTorch and Megatron-core, 5 s of CPU time for each.
-    os.environ.update(ENVIRONMENT, PYTHONPATH=f"{ENVIRONMENT['PYTHONPATH']}:{ROOT}/bench/frameworks")
-    preload("torch" if os.path.exists("/dev/nvidiactl") else "on_cpu")
+    preloaded({**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{ROOT}/bench/frameworks"}, "torch" if os.path.exists("/dev/nvidiactl") else "on_cpu")
     run([undisturbed, a_killed_rank_is_named, a_stopped_rank_is_shown_and_goes_on, a_stopped_rank_is_named_at_the_deadline, a_late_rank_is_shown, a_link_is_cut])

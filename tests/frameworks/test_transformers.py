@@ -6,26 +6,21 @@ Usage: test_transformers.py libepf.so libepf-ll.so. Skipped without the packages
 """
 import sys
 
-from packages import HERE, PYTHON, ROOT, environment, output, run
+from packages import HERE, PYTHON, ROOT, environment, output, preloaded, ranks, run
 
 ENVIRONMENT = environment(sys.argv[1:3])
 SECONDS = 600
 
 
-def ranks(number, program, *arguments, wrapper=()):
-    status, said = output([PYTHON, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}", *wrapper, program, *arguments], ENVIRONMENT, SECONDS)
-    assert status == 0, status
-    return said
-
-
 def compared(kind, number):
-    # A shell between, in which each rank becomes a node of its own.
-    said = ranks(number, "/bin/sh", "-c", 'EPF_NODE=$RANK exec "$0" "$@"', PYTHON, f"{HERE}/transformers_rank.py", kind, wrapper=["--no-python"])
+    said = ranks([str(r) for r in range(number)], f"{HERE}/transformers_rank.py", [kind], ENVIRONMENT, SECONDS)
     assert said.count(f"# {kind}, rank ") == number and "WRONG" not in said, said
 
 
 def the_example_runs():
-    said = ranks(2, f"{ROOT}/docs/examples/transformers_ep.py")
+    command = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"{ROOT}/docs/examples/transformers_ep.py"]
+    status, said = output(command, ENVIRONMENT, SECONDS)
+    assert status == 0, status
     assert said.count(": loss ") == 2, said
 
 
@@ -41,4 +36,6 @@ def qwen3_moe_on_four_ranks():
     compared("qwen3_moe", 4)
 
 
-run([the_example_runs, qwen3_moe_on_two_ranks, deepseek_v3_on_two_ranks, qwen3_moe_on_four_ranks])
+if __name__ == "__main__":
+    preloaded(ENVIRONMENT, "torch", "torch.distributed", "deep_ep", "transformers.models.qwen3_moe.modeling_qwen3_moe", "transformers.models.deepseek_v3.modeling_deepseek_v3")
+    run([the_example_runs, qwen3_moe_on_two_ranks, deepseek_v3_on_two_ranks, qwen3_moe_on_four_ranks])

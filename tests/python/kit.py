@@ -84,11 +84,11 @@ def _child(function, rank, size, pipes, results, arguments):
         results.put((rank, traceback.format_exc(), None))
 
 
-def preload(module):
-    """Starts children with a module already imported: they are forked from a server that only imported it."""
+def preload(*modules):
+    """Starts children with modules already imported: they are forked from a server that only imported them."""
     global _method
     _method = "forkserver"
-    multiprocessing.get_context(_method).set_forkserver_preload([module])
+    multiprocessing.get_context(_method).set_forkserver_preload(list(modules))
 
 
 def processes(size, function, *arguments, timeout=120, gone=()):
