@@ -69,7 +69,7 @@ void epf_group_close(struct epf_group *group);
 int epf_group_register(struct epf_group *group, void *data, size_t bytes, int type,
 		       struct epf_group_mr **out);
 void epf_group_deregister(struct epf_group *group, struct epf_group_mr *mr);
-/* Gives a registration a number that kernels can name, from 1 on, the same at all ranks if they do so alike. */
+/* Gives a registration a number by which this rank's kernels name it, from 1 on. */
 int epf_group_number(struct epf_group *group, struct epf_group_mr *mr);
 
 int epf_gin_context_open(struct epf_group *group, int contexts, struct epf_gin_context **out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tables of the one-sided interface that NCCL finds in the plug-in by name: GIN 11 to 13, RMA 14. They differ in how contexts are named; what the functions do
+ * The tables of the one-sided interface that NCCL finds in the plug-in by name: GIN 11 to 14, RMA 14. They differ in how contexts are named; what the functions do
  * is in gin.h. NCCL's layer over them keeps the queues and counters of kernels, but for GIN 14: there gpi.h does.
  */
 #include "tools/nccl/abi_gin.h"
