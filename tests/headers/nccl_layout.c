@@ -144,6 +144,7 @@ SAME(epf_nccl_gin_config_v14, signals, ncclGinConfig_v14_t, nSignals);
 SAME(epf_nccl_gin_config_v14, counters, ncclGinConfig_v14_t, nCounters);
 SAME(epf_nccl_gin_config_v14, contexts, ncclGinConfig_v14_t, nContexts);
 SAME(epf_nccl_gin_config_v14, queue_depth, ncclGinConfig_v14_t, queueDepth);
+SAME(epf_nccl_gin_config_v14, backend_version, ncclGinConfig_v14_t, backendVersion);
 WHOLE(epf_nccl_gin_properties_v14, ncclGinProperties_v14_t);
 SAME(epf_nccl_gin_properties_v14, has_va_signals, ncclGinProperties_v14_t, supportsVASignals);
 WHOLE(epf_nccl_device_handle, ncclNetDeviceHandle_v11_t);

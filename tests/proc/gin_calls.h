@@ -27,6 +27,7 @@ struct game {
 	unsigned version, ranks, contexts, messages;
 	uint32_t bytes; /* of one put */
 	int killed;
+	int newer;    /* GPI: than the kernels that are known */
 	bool like_v2; /* GPI: a module is loaded as DeepEP V2's is */
 	bool refused; /* GPI: bad requests follow */
 	bool loads; /* each rank loads a kernel from before the first put until its last signal has come */

@@ -59,7 +59,9 @@ int gpi_open(struct rank *r)
 	struct epf_nccl_gin_config_v14 config = { .contexts = (int)r->g->contexts,
 						  .signals = (int)r->g->ranks,
 						  .counters = COUNTERS,
-						  .queue_depth = SLOTS - 3 };
+						  .queue_depth = SLOTS - 3,
+						  .backend_version =
+							  EPF_GPI_KERNELS + r->g->newer };
 	struct epf_nccl_properties_v12 p;
 	struct epf_nccl_device_handle *device = NULL;
 	int rc = G14(r)->get_properties(0, &p);

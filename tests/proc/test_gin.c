@@ -516,6 +516,17 @@ static void a_program_for_the_proxy_is_refused(void **state)
 	run(g, 1);
 }
 
+/* Kernels from before there was this way, and those of an NCCL to come. */
+static void other_kernels_are_refused(void **state)
+{
+	struct game g = usual;
+
+	(void)state;
+	g.version = GPI;
+	for (g.newer = -1; g.newer <= 1; g.newer += 2)
+		run(g, 1);
+}
+
 static void bad_requests_of_kernels(void **state)
 {
 	struct game g = usual;
@@ -577,6 +588,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_killed_rank_is_noticed),
 		cmocka_unit_test(bad_requests_of_kernels),
 		cmocka_unit_test(a_program_for_the_proxy_is_refused),
+		cmocka_unit_test(other_kernels_are_refused),
 		/* Of GPU memory. */
 		cmocka_unit_test(a_process_that_loads_kernels),
 		cmocka_unit_test(otherwise_a_load_stops_them),
@@ -596,5 +608,5 @@ int main(int argc, char **argv)
 		seed = strtoull(getenv("EPF_SEED"), NULL, 0);
 	if (argc > 2)
 		cmocka_set_test_filter(argv[2]);
-	return _cmocka_run_group_tests("tests", tests, is_gpu ? 10 : 8, NULL, NULL);
+	return _cmocka_run_group_tests("tests", tests, is_gpu ? 11 : 9, NULL, NULL);
 }

@@ -10,7 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { EPF_GPI_VERSION = 100, EPF_GPI_STRIDE = 64 /* of counters and signals */ };
+enum {
+	EPF_GPI_VERSION = 100, /* of the handle */
+	EPF_GPI_KERNELS =
+		1, /* version of the device code, as createContext names it; 0: from before there was this type */
+	EPF_GPI_STRIDE = 64, /* of counters and signals */
+};
 
 /*
  * A request: 8 words, each written whole. Bit 0 of each is the parity of the lap: a request has come when all eight say the queue's lap. Zeroed memory is of lap 0.

@@ -159,6 +159,7 @@ static int context_gpi(void *coll, struct epf_nccl_gin_config_v14 *config, void 
 		       struct epf_nccl_device_handle **device)
 {
 	struct epf_gpi_wanted w = { .contexts = config->contexts,
+				    .kernels = config->backend_version,
 				    .signals = config->signals,
 				    .counters = config->counters,
 				    .slots = config->queue_depth };
@@ -238,7 +239,6 @@ static int reg_dmabuf_v11(void *coll, void *data, size_t bytes, int type, uint64
 	return reg_v11(coll, data, bytes, type, flags, mr, gin);
 }
 
-/* What kernels write is a number. */
 static int reg_gpi(void *coll, void *data, size_t bytes, int type, uint64_t flags, void **mr,
 		   void **gin)
 {
@@ -250,7 +250,8 @@ static int reg_gpi(void *coll, void *data, size_t bytes, int type, uint64_t flag
 	if (rc)
 		epf_group_deregister(coll, *mr);
 	else
-		*gin = (void *)(uintptr_t)((struct epf_group_mr *)*mr)->window;
+		*gin = (void *)(uintptr_t)((struct epf_group_mr *)*mr)
+			       ->window; /* kernels write it */
 	return epf_plug_result("regMrSym", rc);
 }
 

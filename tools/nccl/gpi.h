@@ -60,6 +60,7 @@ struct epf_gpi {
 /* What NCCL says about the contexts that it wants. */
 struct epf_gpi_wanted {
 	int contexts;
+	int kernels;           /* version of their device code */
 	int signals, counters; /* of each */
 	int slots;             /* of each queue; 0: EPF_GPI_SLOTS */
 };

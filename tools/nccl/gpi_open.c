@@ -165,16 +165,20 @@ static int make(struct epf_gpi *g, const struct epf_gpi_wanted *w)
 {
 	const struct epf_gpu_ops *ops;
 	uint64_t device_addr = 0;
-	int rc =
-		dl_iterate_phdr(is_deepep_v2, NULL)
-			? epf_fail(
-				  EPF_R_NCCL_CALL,
-				  "nccl: DeepEP V2's kernels know NCCL's proxy only: set NCCL_GIN_TYPE=2")
-			: 0;
+	int rc = 0;
 
+	if (w->kernels != EPF_GPI_KERNELS)
+		rc = epf_fail(
+			EPF_R_NCCL_CALL,
+			"nccl: the program's kernels have version %d of NCCL_GIN_TYPE=4, %d is known: set "
+			"NCCL_GIN_TYPE=2, or compile them with the headers of NCCL 2.30.7",
+			w->kernels, EPF_GPI_KERNELS);
+	else if (dl_iterate_phdr(is_deepep_v2, NULL))
+		rc = epf_fail(
+			EPF_R_NCCL_CALL,
+			"nccl: DeepEP V2's kernels know NCCL's proxy only: set NCCL_GIN_TYPE=2");
 	if (!rc)
 		rc = compare(g->group, w);
-
 	if (!rc)
 		rc = epf_gin_context_open(g->group, w->contexts, &g->rings);
 	if (!rc)
