@@ -161,22 +161,35 @@ static int is_deepep_v2(struct dl_phdr_info *info, size_t size, void *arg)
 	return strstr(info->dlpi_name, "/deep_ep/_C.") != NULL;
 }
 
-static int make(struct epf_gpi *g, const struct epf_gpi_wanted *w)
+/* Whose kernels would not do what they mean. */
+static int refuse(const struct epf_gpi_wanted *w)
 {
-	const struct epf_gpu_ops *ops;
-	uint64_t device_addr = 0;
-	int rc = 0;
-
 	if (w->kernels != EPF_GPI_KERNELS)
-		rc = epf_fail(
+		return epf_fail(
 			EPF_R_NCCL_CALL,
 			"nccl: the program's kernels have version %d of NCCL_GIN_TYPE=4, %d is known: set "
 			"NCCL_GIN_TYPE=2, or compile them with the headers of NCCL 2.30.7",
 			w->kernels, EPF_GPI_KERNELS);
-	else if (dl_iterate_phdr(is_deepep_v2, NULL))
-		rc = epf_fail(
+	if (dl_iterate_phdr(is_deepep_v2, NULL))
+		return epf_fail(
 			EPF_R_NCCL_CALL,
 			"nccl: DeepEP V2's kernels know NCCL's proxy only: set NCCL_GIN_TYPE=2");
+	return 0;
+}
+
+static int open_gpu(struct epf_gpi *g)
+{
+	const struct epf_gpu_ops *ops;
+	int rc = epf_gpu_backend(epf_copy_gpu_name(&epf_plug.conf), &ops);
+
+	return rc ? rc : ops->open(-1, &g->dev);
+}
+
+static int make(struct epf_gpi *g, const struct epf_gpi_wanted *w)
+{
+	uint64_t device_addr = 0;
+	int rc = refuse(w);
+
 	if (!rc)
 		rc = compare(g->group, w);
 	if (!rc)
@@ -184,9 +197,7 @@ static int make(struct epf_gpi *g, const struct epf_gpi_wanted *w)
 	if (!rc)
 		rc = size_queues(g, w);
 	if (!rc)
-		rc = epf_gpu_backend(epf_copy_gpu_name(&epf_plug.conf), &ops);
-	if (!rc)
-		rc = ops->open(-1, &g->dev);
+		rc = open_gpu(g);
 	if (!rc)
 		rc = make_memory(g, &device_addr);
 	return rc ? rc : tell_kernels(g, device_addr);
