@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of frameworks share: the packages, and how programs that need them run."""
+import multiprocessing.connection
 import os
-import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.abspath(f"{HERE}/../..")
@@ -31,34 +32,30 @@ def preloaded(variables, *modules):
     if os.path.realpath(sys.executable) != os.path.realpath(PYTHON):
         os.execv(PYTHON, [PYTHON, *sys.argv])
     os.environ.update(variables)
+    sys.path[:0] = variables["PYTHONPATH"].split(":")
     preload(*modules)
 
 
-def free_port():
-    """A port that nobody has at this moment."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def ranks(nodes, program, arguments, variables, timeout):
-    """Runs a program of torchrun's kind, a rank for each node named; each must end with 0. Returns what they said, which is printed too."""
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(nodes))}
-    said = ""
+    """Runs a program of torchrun's kind, a rank for each node named; each must end with 0, and one that does not ends the others. Returns what they said, which is
+    printed too. To be called after preloaded()."""
+    from torch.distributed import TCPStore
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # here, as torchrun has it, so that its port is its own
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(len(nodes)), "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    said, ends = "", time.monotonic() + timeout
     with tempfile.TemporaryDirectory() as folder:
         children = [start(program, arguments, {**variables, **meet, "RANK": str(r), "LOCAL_RANK": str(r), "EPF_NODE": node}, f"{folder}/{r}") for r, node in enumerate(nodes)]
+        while not any(child.exitcode for child in children) and time.monotonic() < ends and (live := [child for child in children if child.exitcode is None]):
+            multiprocessing.connection.wait([child.sentinel for child in live], 1)
+        status = [child.exitcode for child in children]
         for child in children:
-            child.join(timeout)
-        late = [child for child in children if child.exitcode is None]
-        for child in late:
             child.kill()
             child.join()
         for r in range(len(nodes)):
             with open(f"{folder}/{r}", encoding="utf-8") as f:
                 said += f.read()
     print(said, end="", flush=True)
-    assert not late, f"{len(late)} ranks do not end"
-    assert not any(child.exitcode for child in children), [child.exitcode for child in children]
+    assert not any(status) and None not in status, f"how the ranks ended, None: not at all: {status}"
     return said
 
 

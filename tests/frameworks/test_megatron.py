@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 from packages import ROOT, environment, preloaded, run, start
 
@@ -29,10 +30,11 @@ class Rank:
     def __init__(self, command, variables):
         self._out = tempfile.NamedTemporaryFile("r", encoding="utf-8")  # pylint: disable=consider-using-with
         self._child = start(command[1], command[2:], variables, self._out.name)
+        self._ends = time.monotonic() + SECONDS
         self.returncode = None
 
     def communicate(self):
-        self._child.join(SECONDS)
+        self._child.join(max(self._ends - time.monotonic(), 0))
         if self._child.exitcode is None:
             self._child.kill()
             self._child.join()

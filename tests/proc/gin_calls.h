@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <time.h>
 
-enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10 };
+enum { RANKS = 8, CONTEXTS = 4, PUTS = 3, HANG_S = 120, ERROR_SEEN = 10, REFUSED = 11 };
 
 /* In the place of a version: GIN 14, where kernels write requests themselves (gpi_kernel.c). */
 enum { GPI = 15 };
@@ -45,6 +45,7 @@ struct rank {
 	void *window_mr, *source_mr, *signals_mr;
 	struct epf_gpi_channel *channel; /* GPI: what kernels have of the contexts */
 	uintptr_t window_number, source_number;
+	bool refused; /* GPI: there are no contexts for these kernels */
 	time_t last;
 };
 
@@ -53,6 +54,12 @@ struct rank {
 #define V13(r) ((const struct epf_nccl_gin_v13 *)(r)->table)
 #define V14(r) ((const struct epf_nccl_rma_v14 *)(r)->table)
 #define G14(r) ((const struct epf_nccl_gin_v14 *)(r)->table)
+
+extern const char *plugin;
+extern uint64_t seed;
+
+/* Plays a game (gin_play.c): asserts that all ranks, but one that is killed, end with that status. */
+void run(struct game g, int expected);
 
 time_t now_s(void);
 /* Prints why, and ends the process with 1. */

@@ -71,6 +71,9 @@ int gpi_open(struct rank *r)
 		rc = p.device_type == EPF_NCCL_DEVICE_GIN_GPI
 			     ? G14(r)->create_context(r->coll, &config, &r->ctx, &device)
 			     : -1;
+	r->refused = rc == EPF_NCCL_ARGUMENT;
+	if (r->refused)
+		meet(r, 5); /* a rank that ends earlier is lost to those that still come */
 	if (rc)
 		return rc;
 	if (device->type != EPF_NCCL_DEVICE_GIN_GPI || !device->needs_progress)
