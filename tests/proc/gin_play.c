@@ -335,6 +335,8 @@ static int play(struct rank *r)
 		meet(r, 1);
 		play_load(true);
 	}
+	if (r->refused)
+		close_group(r, false); /* what was made before is given back, as NCCL does */
 	if (rc || pthread_create(&kernel, NULL, watch, r))
 		return rc ? rc : -1;
 	rc = proxy(r);
