@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetches pinned packages of other projects from PyPI, checks their hashes, keeps what is needed, and says later whether it is all still there.
 
-  fetch.py cpu FOLDER      PyTorch, transformers, Megatron-core and torchtitan on CPU tensors: what the stage `frameworks` of tools/quickstart test runs (580 MB
-                           fetched, 1.2 GB on disk)
-  fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks: Megatron-core and torchtitan (15 MB), to be carried there
+  fetch.py cpu FOLDER      PyTorch, transformers, Megatron-core, torchtitan, and the dispatchers of SGLang and LMDeploy, for CPU tensors: what the stage
+                           `frameworks` of tools/quickstart test runs (730 MB fetched, 1.2 GB on disk)
+  fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks of that (160 MB fetched, 15 MB on disk), to be carried there
   fetch.py vllm FOLDER     the same for vLLM (320 MB fetched, 190 MB on disk), pruned to Hopper's code; also packs it into FOLDER.1, FOLDER.2, ... of at most
                            32 MiB, to be carried one by one
   fetch.py unpack FOLDER PART...   puts such parts together again, and verifies
@@ -39,12 +39,14 @@ MARK = ".quickstart"  # tells the tests of our documents that a folder is no par
 NO_CUDA = 100  # cudaErrorNoDevice
 FREE_BYTES = 3 << 30
 PART_BYTES = 32 << 20
-PLATFORMS = ["manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+PLATFORMS = ["manylinux_2_34_x86_64", "manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+SERVERS = ("servers.txt", "3.11", r"(?!sglang/srt/(environ|layers/moe/utils|layers/moe/token_dispatcher/(base|deepep|deepep_v2))\.py$|"
+                                  r"lmdeploy/pytorch/(envs|backends/(|default/|cuda/)token_dispatcher)\.py$)")
 # Lists by form: (file, version of Python that the wheels are for, what is left out of them).
 LISTS = {
     "cpu": [("cpu.txt", "3.11", r"torch/(include|share|test)/|torch/lib/libtorch_cuda_linalg\.so$|.*\.data/|.*/tests/"), ("megatron.txt", "3.12", r".*\.so$"),
-            ("torchtitan.txt", "3.12", r".*/(tests|examples)/")],
-    "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$"), ("torchtitan.txt", "3.12", r".*/(tests|examples)/")],
+            ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS],
+    "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$"), ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS],
     # Without FlashAttention's, FlashMLA's and other compiled parts that Triton replaces, without DeepGEMM and the server's pages.
     "vllm": [("vllm.txt", "3.12", r"vllm/vllm-rs$|vllm/.*(fa2|fa3|flashmla|flashmla_extension|qutlass|rust_tool_parser)(_C)?\.abi3\.so$|"
                                   r"vllm/third_party/(?!__init__\.py|pynvml\.py)|vllm/.*/static/|.*\.dist-info/(RECORD|licenses/)|.*/tests/|.*\.pyi$")],
