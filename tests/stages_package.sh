@@ -63,6 +63,7 @@ keep_bytecode()
 
 # What the stages frameworks and nixl run, as NAME FOLDER.
 FETCHED="cpu build-frameworks
+vllm-parts build-vllm
 nixl-1.3 build-nixl/1.3
 nixl-1.4 build-nixl/1.4
 nixl-1.5 build-nixl/1.5"
@@ -118,7 +119,13 @@ run_fetched()
 fetch_frameworks()
 {
 	local -x STAGE=frameworks
-	export FRAMEWORKS=$BUILD_ROOT/build-frameworks
+	export FRAMEWORKS=$BUILD_ROOT/build-frameworks VLLM_PARTS=$BUILD_ROOT/build-vllm
+	fetched "vLLM's classes" vllm-parts
+	case $? in
+	0) ;;
+	77) unset VLLM_PARTS ;;
+	*) return 1 ;;
+	esac
 	fetched "packages of frameworks" cpu
 	case $? in
 	0) ;;

@@ -91,7 +91,7 @@ def main():
         for asynchronous in ("event", "hook"):
             decoding(layer, low[True], tokens, asynchronous)
     assert deep_ep.Buffer.num_sms == 12, "DEEPEP_BUFFER_NUM_SMS has no effect"
-    layer.end([buffers._buffer_common], [deep_ep.Buffer])
+    layer.end([type(buffers._buffer_common)], [deep_ep.Buffer])
 
 
 main()

@@ -107,7 +107,7 @@ def main():
             dispatcher.prebuild()
             for STATE.prefill, tokens in ((True, some), (False, some), (True, some), (True, fewer)):
                 elastic(layer, dispatcher, deepep_v2.DeepEPv2CombineInput, form, tokens)
-    layer.end([state.buffer for state in CONTEXT["resources"].buffers.values()], [deep_ep.Buffer, deep_ep.ElasticBuffer])
+    layer.end([type(state.buffer) for state in CONTEXT["resources"].buffers.values()], [deep_ep.Buffer, deep_ep.ElasticBuffer])
 
 
 main()

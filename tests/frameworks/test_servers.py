@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The token dispatchers of SGLang and LMDeploy, unmodified, on CPU tensors over our deep_ep: every sum and every count that the servers' kernels would get is right.
+"""What SGLang, LMDeploy and vLLM call DeepEP with, unmodified, on CPU tensors over our deep_ep: every sum and every count that the servers' kernels would get is right.
 
-Usage: test_servers.py libepf.so libepf-ll.so. Skipped without the packages (FRAMEWORKS).
+Usage: test_servers.py libepf.so libepf-ll.so. Skipped without the packages (FRAMEWORKS); without vLLM's (VLLM_PARTS) vLLM is left out.
 """
 import json
+import os
 import sys
 import tempfile
 
@@ -42,6 +43,15 @@ def lmdeploy_on_two_nodes():
     serves("lmdeploy", 18, "0011", "tokens=20", "experts=12", "topk=6")
 
 
+def vllm_on_one_node():
+    serves("vllm_parts", 40, "00")
+
+
+def vllm_on_two_nodes():
+    serves("vllm_parts", 40, "0011", "tokens=6", "experts=12", "topk=6")
+
+
 if __name__ == "__main__":
     preloaded(ENVIRONMENT, "torch", "deep_ep")
-    run([sglang_on_one_node, sglang_on_two_nodes_with_a_configuration, lmdeploy_on_one_node, lmdeploy_on_two_nodes])
+    run([sglang_on_one_node, sglang_on_two_nodes_with_a_configuration, lmdeploy_on_one_node, lmdeploy_on_two_nodes,
+         *([vllm_on_one_node, vllm_on_two_nodes] if os.environ.get("VLLM_PARTS") else [])])

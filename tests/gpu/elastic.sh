@@ -106,6 +106,7 @@ run graphs elastic-graphs --steps "$steps"
 run callers elastic-callers
 v2 v2-test --skip-perf-test ${quick:+--test-first-only}
 v2 v2-no-sync --skip-perf-test --test-first-only --do-cpu-sync 0
+v2 v2-once --skip-perf-test --test-first-only --allow-multiple-reduction 0
 v2 v2-masked --skip-perf-test --test-first-only --masked-ratio 0.3 --unbalanced-ratio 2 --deterministic
 [ -n "$cpu" ] || v2 v2-times --test-first-only
 [ -z "$packages" ] || part torchtitan 300 "$python" -m torch.distributed.run --standalone --nproc-per-node="$ranks" "$root/tests/frameworks/torchtitan_rank.py"
@@ -140,6 +141,7 @@ run nodes-graphs elastic-graphs --steps "$steps" --nodes "$nodes"
 run nodes-callers elastic-callers --nodes "$nodes"
 export NODES=$nodes
 v2 nodes-v2-test --skip-perf-test --test-first-only
+v2 nodes-v2-once --skip-perf-test --test-first-only --allow-multiple-reduction 0
 stop_daemon
 [ -n "$cpu" ] || [ "$ranks" -le "$gpus" ] || with_mps off # it ends all clients with one that is killed
 run kill elastic-kill

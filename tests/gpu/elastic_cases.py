@@ -163,6 +163,18 @@ def grouped_sums(batch, biases):
     return acc.to(torch.bfloat16)
 
 
+def single_sums(batch, biases, expand, by_expert=output, by_rank=Batch.output):
+    """The same rounded once: rows grouped by expert in the order of top-k, others ranks ascending."""
+    acc = torch.zeros((batch.tokens[batch.rank], batch.hidden), device=batch.device)
+    for bias in batch.bias[:biases]:
+        acc = acc + bias.float()
+    for k in range(batch.topk if expand else batch.size):
+        expert = batch.idx[:, k] if expand else None
+        goes, row = (expert >= 0, by_expert(batch.x, expert[:, None])) if expand else (batch.goes(batch.rank, k), by_rank(batch, batch.x, k))
+        acc = torch.where(goes[:, None], acc + row.float(), acc)
+    return acc.to(torch.bfloat16)
+
+
 def expert_rows(e, got):
     """What this rank's experts make of received rows."""
     batch = e.batch
@@ -186,6 +198,13 @@ def returned(b, batch, e, got, weights, handle, order, biases):
         same(summed, batch.sums_of_weights(), "sums of weights")
     elif summed is not None:
         raise Wrong("sums of weights without weights")
+    b.allow_multiple_reduction = False
+    sums, summed, event = b.combine(x=expert_rows(e, got), handle=handle, topk_weights=scaled, bias=bias, **ordered(order, b))
+    b.allow_multiple_reduction = True
+    wait(event, order)
+    same(sums, single_sums(batch, biases, e.expand), "sums that are rounded once")
+    if weights is not None:
+        same(summed, batch.sums_of_weights(), "sums of weights beside them")
 
 
 def one(rank, b, batch, what="", expand=False, exact=True, order="sync", alignment=1, zero=False, tma=False, weights=True, copy=True, biases=0, sms=0):
@@ -420,7 +439,11 @@ def graphs(rank):
     for expand in (False, True):
         def step():
             rows, index, w, handle, _ = b.dispatch(x, topk_idx=idx, topk_weights=weights, num_experts=experts, do_expand=expand, do_cpu_sync=False)
+            b.allow_multiple_reduction = True
+            b.combine(rows, handle)
+            b.allow_multiple_reduction = False
             sums, _, _ = b.combine(rows, handle)
+            b.allow_multiple_reduction = True
             return rows, index, w, handle.psum_num_recv_tokens_per_expert, handle.psum_num_recv_tokens_per_scaleup_rank, sums
         step()
         rank.meet()
@@ -439,6 +462,7 @@ def graphs(rank):
             same(ends, torch.tensor(e.counts, device=rank.device).cumsum(0).int(), f"replay {i}, psum_num_recv_tokens_per_expert")
             if int(ranks[-1]) != e.received:
                 raise Wrong(f"replay {i}: {int(ranks[-1])} rows instead of {e.received}")
+            same(sums, single_sums(batch, 0, expand, lambda x, _: x, lambda _, x, r: x), f"replay {i}, sums")
             if i % 10 == 3:
                 one(rank, b, batch, what=f"eager, after replay {i}: ", expand=expand, exact=i % 20 == 3)
             if i == 3:
@@ -487,8 +511,7 @@ def callers(rank):
 
     # vLLM: prefill grouped, decode compact without the CPU waiting, for a batch that is smaller than the buffer; a combine beside shared experts.
     v = deep_ep.ElasticBuffer(**dict(group=group, num_max_tokens_per_rank=256, hidden=batch.hidden, num_topk=batch.topk, use_fp8_dispatch=True,
-                                     deterministic=False, allow_hybrid_mode=False, allow_multiple_reduction=True, prefer_overlap_with_compute=True,
-                                     explicitly_destroy=True), **device)
+                                     allow_hybrid_mode=True, allow_multiple_reduction=False, prefer_overlap_with_compute=False, explicitly_destroy=True), **device)
     fp8 = Batch(rank, batch.tokens, 1024, batch.experts, 4, seed=22, kind="fp8")
     for data in (batch, fp8):
         for decode in (False, True):
@@ -503,11 +526,10 @@ def callers(rank):
             check_entries(e, index, w, True)
             check_handle(e, handle, v, data, bound or 256, not decode)
             if data is batch:
-                want = grouped_sums(data, 0) if e.expand else data.sums(0)
                 y = expert_rows(e, got)
                 sums, _, event = v.combine(x=y, handle=handle, topk_weights=None, async_with_compute_stream=True, allocate_on_comm_stream=True)
                 event.current_stream_wait()
-                same(sums, want, "vLLM's combine")
+                same(sums, single_sums(data, 0, e.expand), "vLLM's combine")
     v.destroy()
 
     # SGLang: prefill compact with aligned lists and column-major scales, decode grouped; a rank without tokens pads one.

@@ -3,7 +3,7 @@
 #
 # Real frameworks over deep_ep on a machine with two or more GPUs: a transformers model with its experts spread, and Megatron-core's training with each of
 # its token dispatchers, alternating: losses, resumed runs, time of a step, shares of its parts, few multiprocessors, two nodes. The token
-# dispatchers of SGLang and LMDeploy. vLLM serves a small Qwen3-MoE model over each of its all-to-all backends: tokens, prefill and decode.
+# dispatchers of SGLang and LMDeploy and vLLM's classes. vLLM serves a small Qwen3-MoE model over each of its all-to-all backends: tokens, prefill and decode.
 #
 #   tests/gpu/frameworks.sh --build DIR [--packages DIR] [--vllm DIR] [--deepep DIR] [--out DIR] [--ranks N] [--steps N] [--rounds N] [--quick] [--only REGEX] [--cpu]
 #
@@ -113,9 +113,9 @@ if [ -n "$vllm" ]; then
 fi
 [ -n "$packages" ] || end
 
-# The dispatchers of two servers, on small batches.
-for server in sglang lmdeploy; do
-	part "$server" 120 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/tests/frameworks/${server}_rank.py"
+# What servers call DeepEP with, on small batches.
+for server in sglang lmdeploy vllm_parts; do
+	part "${server/_/-}" 120 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/tests/frameworks/${server}_rank.py"
 done
 part example 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/docs/examples/transformers_ep.py"
 spread transformers-qwen3 qwen3_moe "${model[@]}"

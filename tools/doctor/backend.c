@@ -31,7 +31,9 @@ static const struct backend backends[] = {
 	[EPF_CONF_BACKEND_DEEP_EP] = { .name = "deep_ep",
 				       .file = "deep_ep",
 				       .at = { "../../tools/python", "../share/ep-fabric/python" },
-				       .path_variable = "PYTHONPATH" },
+				       .path_variable = "PYTHONPATH",
+				       /* vLLM asks NCCL for GIN before it offers DeepEP V2; our kernels have no need of it. */
+				       .set = { { "EP_DISABLE_GIN", "1" } } },
 	[EPF_CONF_BACKEND_NVSHMEM] = { .name = "nvshmem",
 				       .file = "libepf-deepep.so",
 				       .at = { "shim", LIBRARIES } },

@@ -5,7 +5,9 @@
   fetch.py cpu FOLDER      PyTorch, transformers, Megatron-core, torchtitan, and the dispatchers of SGLang and LMDeploy, for CPU tensors: what the stage
                            `frameworks` of tools/quickstart test runs (730 MB fetched, 1.2 GB on disk)
   fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks of that (160 MB fetched, 15 MB on disk), to be carried there
-  fetch.py vllm FOLDER     the same for vLLM (320 MB fetched, 190 MB on disk), pruned to Hopper's code; also packs it into FOLDER.1, FOLDER.2, ... of at most
+  fetch.py vllm-parts FOLDER
+                           the classes of vLLM's newest release that call DeepEP, from its source (47 MB fetched, 0.3 MB on disk): what the stage `frameworks` runs, too
+  fetch.py vllm FOLDER     the same as gpu for vLLM (320 MB fetched, 190 MB on disk), pruned to Hopper's code; also packs it into FOLDER.1, FOLDER.2, ... of at most
                            32 MiB, to be carried one by one
   fetch.py unpack FOLDER PART...   puts such parts together again, and verifies
   fetch.py nixl-1.5 FOLDER (nixl-1.4, nixl-1.3)
@@ -31,6 +33,9 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
 import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -42,11 +47,15 @@ PART_BYTES = 32 << 20
 PLATFORMS = ["manylinux_2_34_x86_64", "manylinux_2_31_x86_64", "manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
 SERVERS = ("servers.txt", "3.11", r"(?!sglang/srt/(environ|layers/moe/utils|layers/moe/token_dispatcher/(base|deepep|deepep_v2))\.py$|"
                                   r"lmdeploy/pytorch/(envs|backends/(|default/|cuda/)token_dispatcher)\.py$)")
-# Lists by form: (file, version of Python that the wheels are for, what is left out of them).
+VLLM_PARTS = ("vllm-source.txt", "", r"(?!vllm/(envs|utils/math_utils|v1/worker/ubatching|distributed/device_communicators/(base_device_communicator|all2all)|"
+                                     r"model_executor/layers/fused_moe/(activation|modular_kernel|topk_weight_and_reduce|prepare_finalize/deepep_(ht|ll|v2)))\.py$)")
+SECONDS = 180  # that an index may be silent
+# Lists by form: (file, version of Python that the wheels are for or "" for a source, what is left out of them).
 LISTS = {
     "cpu": [("cpu.txt", "3.11", r"torch/(include|share|test)/|torch/lib/libtorch_cuda_linalg\.so$|.*\.data/|.*/tests/"), ("megatron.txt", "3.12", r".*\.so$"),
             ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS],
-    "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$"), ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS],
+    "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$"), ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS, VLLM_PARTS],
+    "vllm-parts": [VLLM_PARTS],
     # Without FlashAttention's, FlashMLA's and other compiled parts that Triton replaces, without DeepGEMM and the server's pages.
     "vllm": [("vllm.txt", "3.12", r"vllm/vllm-rs$|vllm/.*(fa2|fa3|flashmla|flashmla_extension|qutlass|rust_tool_parser)(_C)?\.abi3\.so$|"
                                   r"vllm/third_party/(?!__init__\.py|pynvml\.py)|vllm/.*/static/|.*\.dist-info/(RECORD|licenses/)|.*/tests/|.*\.pyi$")],
@@ -56,6 +65,7 @@ LISTS = {
 }
 CARRIED = ("gpu", "vllm", "nixl-gpu-1.4", "nixl-gpu-1.5")  # to another machine: they need not run here
 PACKED = CARRIED[1:]
+ANYWHERE = (*CARRIED, "vllm-parts")
 # Archives of device code in a compiled part: a header (magic, version, its size, size of what follows), then members (kind, version, their header's size, size,
 # and at byte 28 the architecture).
 FATBIN = struct.Struct("<IHHQ")
@@ -85,7 +95,7 @@ def key(form):
 
 def can(form, folder):
     """Raises Missing where the wheels would not run."""
-    if form not in CARRIED and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
+    if form not in ANYWHERE and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
         raise Missing(f"the packages are pinned for Python 3.11 on Linux and x86-64; this is {sysconfig.get_python_version()} on {platform.machine()}")
     if form == "cpu" and (free := shutil.disk_usage(folder).free) < FREE_BYTES:
         raise Missing(f"{folder} has {free >> 20} MiB left; {FREE_BYTES >> 20} are needed")
@@ -103,6 +113,31 @@ def download(name, version, into):
         sys.exit(said)
     errors = [line for line in said.splitlines() if line.startswith("ERROR")] or said.splitlines() or ["no word"]
     raise Missing(f"pip could not fetch {name}: {errors[-1][:300]}")
+
+
+def unpack_source(name, folder, left_out):
+    """Fetches a project's source from pip's index, and unpacks it. pip itself would run what is in it."""
+    with open(os.path.join(HERE, name), encoding="ascii") as f:
+        project, version, digest = re.search(r"^(\S+)==(\S+) --hash=sha256:(\w+)$", f.read(), re.M).groups()
+    page = f"{os.environ.get('PIP_INDEX_URL', 'https://pypi.org/simple').rstrip('/')}/{project}/"
+    try:
+        with urllib.request.urlopen(page, timeout=SECONDS) as f:
+            link = re.search(rf'href="([^"#]*/{project}-{re.escape(version)}\.tar\.gz)', f.read().decode())
+        if not link:
+            raise Missing(f"{page} has no source of {project} {version}")
+        with urllib.request.urlopen(urllib.parse.urljoin(page, link[1]), timeout=SECONDS) as f:
+            data = f.read()
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise Missing(f"cannot fetch the source of {project} from {page}: {error}") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        sys.exit(f"{link[1]}: its hash is not that of {name}")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for one in archive:
+            path = one.name.partition("/")[2]  # without the folder with the version
+            if one.isfile() and not re.match(left_out, path):
+                os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+                with open(os.path.join(folder, path), "wb") as f:
+                    shutil.copyfileobj(archive.extractfile(one), f)
 
 
 def unpack(wheel, folder, left_out):
@@ -264,10 +299,13 @@ def fetch(form, folder):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             f.write("unfinished\n")
     for name, version, left_out in LISTS[form]:
+        if not version:
+            unpack_source(name, folder, left_out)
+            continue
         download(name, version, os.path.join(folder, "wheels"))
         for wheel in sorted(glob.glob(f"{folder}/wheels/*.whl")):
             unpack(wheel, folder, left_out)
-    os.rmdir(os.path.join(folder, "wheels"))
+    shutil.rmtree(os.path.join(folder, "wheels"), ignore_errors=True)
     if form == "cpu":
         stand_in(os.path.join(folder, "torch/lib"))
     if form == "vllm":

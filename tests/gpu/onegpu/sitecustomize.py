@@ -44,14 +44,14 @@ def _install(torch):
         output.copy_(sums.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view(output.shape))
 
     def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):
-        """Gloo has none for GPUs: over the CPU."""
+        """Gloo has none for GPUs: over the CPU, as bytes, because PyTorch pickles no FP8."""
         size, rank = dist.get_world_size(group), dist.get_rank(group)
         parts = input.chunk(size) if input_split_sizes is None else input.split(list(input_split_sizes))
         places = output.chunk(size) if output_split_sizes is None else output.split(list(output_split_sizes))
         everybody = [None] * size
-        dist.all_gather_object(everybody, [part.detach().cpu() for part in parts], group=group)
+        dist.all_gather_object(everybody, [part.detach().contiguous().view(torch.uint8).cpu() for part in parts], group=group)
         for place, theirs in zip(places, everybody):
-            place.copy_(theirs[rank])
+            place.copy_(theirs[rank].view(place.dtype))
 
     kept = [p for name, p in inspect.signature(init).parameters.items() if name != "device_id"]
     init_by_gloo.__signature__ = inspect.Signature(kept)

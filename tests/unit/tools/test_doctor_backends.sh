@@ -8,7 +8,7 @@
 set -u
 fabric=$1 plugin=$2 failed=0
 root=$(cd "$(dirname "$0")/../../.." && pwd)
-unset NCCL_NET_PLUGIN NCCL_GIN_PLUGIN NCCL_RMA_PLUGIN NCCL_GIN_TYPE PYTHONPATH LD_PRELOAD LD_LIBRARY_PATH EPF_BACKEND EPF_NIC EPF_SERVICE
+unset NCCL_NET_PLUGIN NCCL_GIN_PLUGIN NCCL_RMA_PLUGIN NCCL_GIN_TYPE PYTHONPATH EP_DISABLE_GIN LD_PRELOAD LD_LIBRARY_PATH EPF_BACKEND EPF_NIC EPF_SERVICE
 theirs=$(mktemp -d) || exit 1
 trap 'rm -rf "$theirs"' EXIT
 mkdir -p "$theirs/deep_ep"
@@ -91,6 +91,8 @@ mv "$fabric" "$theirs/bin/ep-fabric"
 fabric=$theirs/bin/ep-fabric
 touch "$theirs/lib/libnccl-net-epf.so"
 gives 'exec --' "PYTHONPATH=$theirs/bin/../share/ep-fabric/python:/before" EPF_BACKEND=deep_ep PYTHONPATH=/before
+gives 'exec --' EP_DISABLE_GIN=1 EPF_BACKEND=deep_ep
+gives 'exec --' EP_DISABLE_GIN=0 EPF_BACKEND=deep_ep EP_DISABLE_GIN=0
 gives 'exec --' "NCCL_NET_PLUGIN=$theirs/bin/../lib/libnccl-net-epf.so" EPF_BACKEND=nccl
 # NCCL takes no such path, and would use its own networks without an error.
 for name in 'with,comma' "$(printf 'x%.0s' {1..240})"; do

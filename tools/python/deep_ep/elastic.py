@@ -19,6 +19,7 @@ from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
 from .expand import Fold, Grouped, Groups, like_scales
 from .handle import RoutingHandle
+from .once import Once
 from .order import begin
 from .routing import Routing
 from .throughput import Rows, row_of
@@ -99,7 +100,7 @@ class ElasticBuffer:
             num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch: of the largest call; its memory is allocated now, so that a graph may capture it.
             deterministic: no effect; rows always arrive in the same order.
             allow_hybrid_mode: whether get_logical_domain_size() reports nodes. Rows cross between nodes once in either case.
-            allow_multiple_reduction: False refuses combines of rows grouped by expert, or between nodes, because each rank, and each node, rounds its own sum.
+            allow_multiple_reduction: False lets combines of rows grouped by expert, or between nodes, round once: each row goes home by itself.
             prefer_overlap_with_compute: False: get_theoretical_num_sms() gives more.
             sl_idx, num_allocated_qps: no effect; the engine's NIC has its own settings. num_cpu_timeout_secs: no effect; num_gpu_timeout_secs covers both.
             num_gpu_timeout_secs: how long a kernel, or the CPU, waits for another rank. EPF_GPU_TIMEOUT overrides it.
@@ -361,7 +362,8 @@ class ElasticBuffer:
                 previous_event: Event = None, previous_event_before_epilogue: Event = None, async_with_compute_stream: bool = False,
                 allocate_on_comm_stream: bool = False) -> Tuple[Any, Optional[Any], EventOverlap]:
         """Returns the rows of a dispatch to their tokens and adds them: in FP32, biases first, then ranks ascending, rounded to bfloat16 once. Before that,
-        rows grouped by expert are added at their rank, in FP32, in the order of top-k, and rounded; with several nodes, so is each node's sum.
+        rows grouped by expert are added at their rank, in FP32, in the order of top-k, and rounded; with several nodes, so is each node's sum. Without
+        allow_multiple_reduction neither is: rows grouped by expert are added at home in the order of top-k, others ranks ascending.
 
         Arguments:
             x: bfloat16 [rows, hidden], in the layout of the dispatch. Weights are not applied.
@@ -375,9 +377,7 @@ class ElasticBuffer:
         where, b, torch, device = "ElasticBuffer.combine", self._buffer, self._torch, self.device
         need(isinstance(handle, EPHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
         expanded = handle.do_expand
-        if not self.allow_multiple_reduction and (expanded or self._nodes > 1):
-            raise NotThereYet(f"{where}: allow_multiple_reduction=False asks for one rounding, but {'a rank' if expanded else 'a node'} sends one rounded sum "
-                              "of a token; leave it True" + (", or combine without do_expand" if expanded else ""))
+        once = not self.allow_multiple_reduction and (expanded or self._nodes > 1)
         rows = handle.num_expanded_tokens if expanded else handle.num_recv_tokens
         checks.tensor(torch, where, "x", x, torch.bfloat16, (rows, -1), device, ("rows of the dispatch",))
         shape = b._check_rows(where, x)
@@ -388,11 +388,15 @@ class ElasticBuffer:
         call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
         folded: Optional[Fold] = None
         used: Tuple[Any, ...] = ()
+        outputs: Tuple[Any, Any]
         try:
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
             sms = num_sms or handle.num_sms
-            if expanded:
+            if once:
+                home = Once(b, ht, call, where, handle, x, shape, topk_weights, biases, sms)
+                used, outputs = home.used, (home.sums, home.weights)
+            elif expanded:
                 folded = Fold(b, ht, call, handle.routing, handle.slots, x, topk_weights, sms)
                 shape = b._check_rows(where, folded.out)
                 used = folded.out, folded.weights, folded.folded

@@ -66,6 +66,11 @@ class EPHandle:
         return (self.slots, self.source, None if self.groups is None else self.groups.numbers, *self._known.values())
 
     @property
+    def counted(self) -> bool:
+        """Whether the CPU has waited for its counts."""
+        return self._counts is not None
+
+    @property
     def num_expanded_tokens(self) -> int:
         if self._grouped is None:
             routing = self.routing
