@@ -90,7 +90,7 @@ def exchange(layer, kind, parts, reduce, form, asynchronous, physical=None):
     else:
         got = parts.prepare_async(*given)()
     rows, scales, meta, routed, weights = got
-    counts = meta.expert_num_tokens.tolist() if meta is not None and meta.expert_num_tokens is not None else None
+    counts = None if meta is None or meta.expert_num_tokens is None else meta.expert_num_tokens.tolist() or None  # none where the CPU does not wait for them
     if kind == "ll":
         made, routed, weights = layer.batched(rows, scales, meta.expert_num_tokens), ids, layer.weights
     else:
@@ -140,6 +140,8 @@ def main():
             for asynchronous in (True, False):
                 check(layer, "ll", "low latency" + (", experts elsewhere" if places is not None else ""), parts, reduce, form=form, asynchronous=asynchronous,
                       physical=places, masked=places is None)
+        if not hasattr(manager["ll"], "query_fault"):  # before 0.25
+            continue
         if bool(manager["ll"].query_fault()):
             layer.failed.append("a fault")
         dist.barrier()

@@ -4,7 +4,7 @@
 # The bare pipeline of tests/gpu/hosts.sh over a fake GPU: both ends find the right bytes, and without a GPU it says so. Run by meson: gpupipe.sh GPUPIPE.
 set -u
 pipe=$1
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$("$(dirname "$0")/../free_port.py")
 timeout $((50 * ${LIMIT_TIMES:-1})) "$pipe" "$port" fake 0 100000 20 &
 timeout $((50 * ${LIMIT_TIMES:-1})) "$pipe" "$port" fake 0 100000 20 127.0.0.1 || { echo "the sender: exit status $?" && exit 1; }
 wait $! || { echo "the receiver: exit status $?" && exit 1; }

@@ -23,7 +23,7 @@ fail()
 
 free_port()
 {
-	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+	"$(dirname "$0")/../free_port.py"
 }
 
 # hosts OPTION...: both ends exit with 0 and report nothing wrong

@@ -21,7 +21,7 @@ fail()
 
 free_port()
 {
-	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+	"$(dirname "$0")/../free_port.py"
 }
 
 # prove NAME OPTION...: one run in the background; its report and its JSON go to files of that name

@@ -5,22 +5,19 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
+import sys
 import threading
 import time
 
 from daemons import PATIENCE
 
+sys.path.append(f"{os.path.dirname(os.path.abspath(__file__))}/..")
+from free_port import free_port  # noqa: E402
+
 LIMIT_S = 600
 NAMED = re.compile(r"\[EPF-\d+\]")
 REFUSED = "[EPF-710]"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Job:
