@@ -63,7 +63,7 @@ keep_bytecode()
 
 # What the stages frameworks and nixl run, as NAME FOLDER.
 FETCHED="cpu build-frameworks
-vllm-parts build-vllm
+sources build-sources
 nixl-1.3 build-nixl/1.3
 nixl-1.4 build-nixl/1.4
 nixl-1.5 build-nixl/1.5"
@@ -119,11 +119,11 @@ run_fetched()
 fetch_frameworks()
 {
 	local -x STAGE=frameworks
-	export FRAMEWORKS=$BUILD_ROOT/build-frameworks VLLM_PARTS=$BUILD_ROOT/build-vllm
-	fetched "vLLM's classes" vllm-parts
+	export FRAMEWORKS=$BUILD_ROOT/build-frameworks SOURCES=$BUILD_ROOT/build-sources
+	fetched "sources of frameworks" sources
 	case $? in
 	0) ;;
-	77) unset VLLM_PARTS ;;
+	77) unset SOURCES ;;
 	*) return 1 ;;
 	esac
 	fetched "packages of frameworks" cpu

@@ -22,7 +22,7 @@ def environment(libraries):
     if not os.path.isdir(f"{packages}/megatron"):
         skip("no Megatron-core and PyTorch here: tools/frameworks/fetch.py cpu FOLDER, FRAMEWORKS=FOLDER")
     libepf, libepf_ll = map(os.path.abspath, libraries)
-    return {**os.environ, "PYTHONPATH": ":".join([f"{ROOT}/tools/python", os.path.abspath(packages), os.environ.get("VLLM_PARTS", "")]).rstrip(":"), "EPF_LIBRARY": libepf, "EPF_LL_LIBRARY": libepf_ll, "OMP_NUM_THREADS": "1",
+    return {**os.environ, "PYTHONPATH": ":".join([f"{ROOT}/tools/python", os.path.abspath(packages), os.environ.get("SOURCES", "")]).rstrip(":"), "EPF_LIBRARY": libepf, "EPF_LL_LIBRARY": libepf_ll, "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 

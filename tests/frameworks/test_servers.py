@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SGLang, LMDeploy and vLLM call DeepEP with, unmodified, on CPU tensors over our deep_ep: every sum and every count that the servers' kernels would get is right.
 
-Usage: test_servers.py libepf.so libepf-ll.so. Skipped without the packages (FRAMEWORKS); without vLLM's (VLLM_PARTS) vLLM is left out.
+Usage: test_servers.py libepf.so libepf-ll.so. Skipped without the packages (FRAMEWORKS); without the sources (SOURCES) vLLM is left out.
 """
 import json
 import os
@@ -54,4 +54,4 @@ def vllm_on_two_nodes():
 if __name__ == "__main__":
     preloaded(ENVIRONMENT, "torch", "deep_ep")
     run([sglang_on_one_node, sglang_on_two_nodes_with_a_configuration, lmdeploy_on_one_node, lmdeploy_on_two_nodes,
-         *([vllm_on_one_node, vllm_on_two_nodes] if os.environ.get("VLLM_PARTS") else [])])
+         *([vllm_on_one_node, vllm_on_two_nodes] if os.environ.get("SOURCES") else [])])

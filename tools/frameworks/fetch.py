@@ -5,8 +5,8 @@
   fetch.py cpu FOLDER      PyTorch, transformers, Megatron-core, torchtitan, and the dispatchers of SGLang and LMDeploy, for CPU tensors: what the stage
                            `frameworks` of tools/quickstart test runs (730 MB fetched, 1.2 GB on disk)
   fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks of that (160 MB fetched, 15 MB on disk), to be carried there
-  fetch.py vllm-parts FOLDER
-                           the classes of vLLM's newest release that call DeepEP, from its source (47 MB fetched, 0.3 MB on disk): what the stage `frameworks` runs, too
+  fetch.py sources FOLDER  DeepSpeed, and the classes of vLLM's newest release that call DeepEP, from their sources (52 MB fetched, 19 MB on disk): what the stage
+                           `frameworks` runs, too
   fetch.py vllm FOLDER     the same as gpu for vLLM (320 MB fetched, 190 MB on disk), pruned to Hopper's code; also packs it into FOLDER.1, FOLDER.2, ... of at most
                            32 MiB, to be carried one by one
   fetch.py unpack FOLDER PART...   puts such parts together again, and verifies
@@ -49,13 +49,14 @@ SERVERS = ("servers.txt", "3.11", r"(?!sglang/srt/(environ|layers/moe/utils|laye
                                   r"lmdeploy/pytorch/(envs|backends/(|default/|cuda/)token_dispatcher)\.py$)")
 VLLM_PARTS = ("vllm-source.txt", "", r"(?!vllm/(envs|utils/math_utils|v1/worker/ubatching|distributed/device_communicators/(base_device_communicator|all2all)|"
                                      r"model_executor/layers/fused_moe/(activation|modular_kernel|topk_weight_and_reduce|prepare_finalize/deepep_(ht|ll|v2)))\.py$)")
+DEEPSPEED = ("deepspeed-source.txt", "", r"(?!(deepspeed|op_builder)/|(version|build)\.txt$)")
 SECONDS = 180  # that an index may be silent
 # Lists by form: (file, version of Python that the wheels are for or "" for a source, what is left out of them).
 LISTS = {
     "cpu": [("cpu.txt", "3.11", r"torch/(include|share|test)/|torch/lib/libtorch_cuda_linalg\.so$|.*\.data/|.*/tests/"), ("megatron.txt", "3.12", r".*\.so$"),
             ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS],
     "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$"), ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS, VLLM_PARTS],
-    "vllm-parts": [VLLM_PARTS],
+    "sources": [VLLM_PARTS, DEEPSPEED, ("deepspeed.txt", "3.11", r".*\.data/")],
     # Without FlashAttention's, FlashMLA's and other compiled parts that Triton replaces, without DeepGEMM and the server's pages.
     "vllm": [("vllm.txt", "3.12", r"vllm/vllm-rs$|vllm/.*(fa2|fa3|flashmla|flashmla_extension|qutlass|rust_tool_parser)(_C)?\.abi3\.so$|"
                                   r"vllm/third_party/(?!__init__\.py|pynvml\.py)|vllm/.*/static/|.*\.dist-info/(RECORD|licenses/)|.*/tests/|.*\.pyi$")],
@@ -65,7 +66,6 @@ LISTS = {
 }
 CARRIED = ("gpu", "vllm", "nixl-gpu-1.4", "nixl-gpu-1.5")  # to another machine: they need not run here
 PACKED = CARRIED[1:]
-ANYWHERE = (*CARRIED, "vllm-parts")
 # Archives of device code in a compiled part: a header (magic, version, its size, size of what follows), then members (kind, version, their header's size, size,
 # and at byte 28 the architecture).
 FATBIN = struct.Struct("<IHHQ")
@@ -95,7 +95,7 @@ def key(form):
 
 def can(form, folder):
     """Raises Missing where the wheels would not run."""
-    if form not in ANYWHERE and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
+    if form not in CARRIED and (platform.system(), platform.machine(), sysconfig.get_python_version()) != ("Linux", "x86_64", "3.11"):
         raise Missing(f"the packages are pinned for Python 3.11 on Linux and x86-64; this is {sysconfig.get_python_version()} on {platform.machine()}")
     if form == "cpu" and (free := shutil.disk_usage(folder).free) < FREE_BYTES:
         raise Missing(f"{folder} has {free >> 20} MiB left; {FREE_BYTES >> 20} are needed")
