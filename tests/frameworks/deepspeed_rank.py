@@ -60,7 +60,7 @@ def main():
     sizes = {**SIZES, **{name: int(number) for name, number in (one.split("=") for one in sys.argv[1:])}}
     if not torch.cuda.is_available():
         on_the_cpu()
-    deepspeed.init_distributed("gloo")
+    deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")
     rank, ranks = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
     failed, plain = False, {}
     for topk, recompute in CASES:

@@ -3,7 +3,7 @@
 #
 # Real frameworks over deep_ep on a machine with two or more GPUs: a transformers model with its experts spread, and Megatron-core's training with each of
 # its token dispatchers, alternating: losses, resumed runs, time of a step, shares of its parts, few multiprocessors, two nodes. The token
-# dispatchers of SGLang and LMDeploy and vLLM's classes. vLLM serves a small Qwen3-MoE model over each of its all-to-all backends: tokens, prefill and decode.
+# dispatchers of SGLang and LMDeploy, vLLM's classes, DeepSpeed. vLLM serves a small Qwen3-MoE model over each of its all-to-all backends: tokens, prefill and decode.
 #
 #   tests/gpu/frameworks.sh --build DIR [--packages DIR] [--vllm DIR] [--deepep DIR] [--out DIR] [--ranks N] [--steps N] [--rounds N] [--quick] [--only REGEX] [--cpu]
 #
@@ -65,7 +65,7 @@ small=() model=(hidden_size=2048 moe_intermediate_size=768 num_attention_heads=1
 if [ "$cpu" = 1 ]; then
 	ranks=${ranks:-2}
 	small=(--hidden 128 --ffn 64 --seq 32 --batch 1 --vocab 256) model=() dispatchers=flex,allgather
-	export OMP_NUM_THREADS=1
+	export OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu
 	say "# $(date -u +%FT%TZ), CPU tensors, $ranks ranks, small shapes: times mean nothing"
 else
 	take_ranks
@@ -113,9 +113,10 @@ if [ -n "$vllm" ]; then
 fi
 [ -n "$packages" ] || end
 
-# What servers call DeepEP with, on small batches.
-for server in sglang lmdeploy vllm_parts; do
-	part "${server/_/-}" 120 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/tests/frameworks/${server}_rank.py"
+# What servers call DeepEP with, on small batches, and DeepSpeed's training.
+for name in sglang lmdeploy vllm_parts deepspeed; do
+	[ ! -d "$packages/${name%_parts}" ] ||
+		part "${name/_/-}" 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/tests/frameworks/${name}_rank.py"
 done
 part example 200 python3 -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$root/docs/examples/transformers_ep.py"
 spread transformers-qwen3 qwen3_moe "${model[@]}"

@@ -4,7 +4,7 @@
 
   fetch.py cpu FOLDER      PyTorch, transformers, Megatron-core, torchtitan, and the dispatchers of SGLang and LMDeploy, for CPU tensors: what the stage
                            `frameworks` of tools/quickstart test runs (730 MB fetched, 1.2 GB on disk)
-  fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks of that (160 MB fetched, 15 MB on disk), to be carried there
+  fetch.py gpu FOLDER      what a machine with GPUs, PyTorch and transformers lacks of these and of sources (210 MB fetched, 35 MB on disk), to be carried there
   fetch.py sources FOLDER  DeepSpeed, and the classes of vLLM's newest release that call DeepEP, from their sources (52 MB fetched, 19 MB on disk): what the stage
                            `frameworks` runs, too
   fetch.py vllm FOLDER     the same as gpu for vLLM (320 MB fetched, 190 MB on disk), pruned to Hopper's code; also packs it into FOLDER.1, FOLDER.2, ... of at most
@@ -55,7 +55,7 @@ SECONDS = 180  # that an index may be silent
 LISTS = {
     "cpu": [("cpu.txt", "3.11", r"torch/(include|share|test)/|torch/lib/libtorch_cuda_linalg\.so$|.*\.data/|.*/tests/"), ("megatron.txt", "3.12", r".*\.so$"),
             ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS],
-    "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$"), ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS, VLLM_PARTS],
+    "gpu": [("megatron.txt", "3.12", r".*\.(so|cpp|md)$|.*Makefile$"), ("torchtitan.txt", "3.12", r".*/(tests|examples)/"), SERVERS, VLLM_PARTS, DEEPSPEED, ("deepspeed.txt", "3.12", r".*\.data/")],
     "sources": [VLLM_PARTS, DEEPSPEED, ("deepspeed.txt", "3.11", r".*\.data/")],
     # Without FlashAttention's, FlashMLA's and other compiled parts that Triton replaces, without DeepGEMM and the server's pages.
     "vllm": [("vllm.txt", "3.12", r"vllm/vllm-rs$|vllm/.*(fa2|fa3|flashmla|flashmla_extension|qutlass|rust_tool_parser)(_C)?\.abi3\.so$|"
