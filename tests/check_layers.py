@@ -51,7 +51,7 @@ MAY_INCLUDE = {
     "tools/prove": ["queues", "fabric/base", "bootstrap", "fabric/gpu", "fabric/nic/nic.h", "fabric/nic/fill.h"],
     "tools/doctor": ["fabric/base", "fabric/place", "fabric/nic/nic.h", "bootstrap/net.h", "fabric/protocol", EPF],
     "tools/cli": ["queues", "fabric/base", "bootstrap", "fabric/place", "fabric/nic/nic.h", "fabric/engine/lanes_plan.h", "fabric/protocol",
-                  "fabric/service/service.h", "tools/waits", "tools/doctor", "tools/prove", EPF],
+                  "fabric/service/service.h", "tools/waits", "tools/doctor", "tools/prove", "tools/shim/modules.h", EPF],
     "tools/top": ["queues", "fabric/base", "tools/waits", EPF],
     "tools/nixl": [EPF, "fabric/p2p/epf_p2p.h"],
     "tools/docs": ["queues", "fabric/base"],

@@ -167,7 +167,7 @@ R(P2P_CANCELLED,       765, ECANCELED, "A point-to-point call was cancelled.", "
 R(P2P_BUSY,            766, EBUSY,   "A transfer is under way already.", "wait for its end before it is posted again")
 R(P2P_FORBIDDEN,       767, EPERM,   "The kernel forbids copies between two processes of this machine.", "run both as one user in one PID namespace, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE")
 
-R(SHIM_VERSION,        800, EPROTONOSUPPORT, "The program was built with an NVSHMEM that the shim does not serve.", "build the program with NVSHMEM 3.4.5 or 3.5")
+R(SHIM_VERSION,        800, EPROTONOSUPPORT, "The program was built with an NVSHMEM that the shim does not serve.", "build the program with a release that the shim serves")
 R(SHIM_CALL,           801, EINVAL,  "A program calls the shim's NVSHMEM out of turn or with impossible arguments.", "see docs/reference/shim.md for what is served")
 R(SHIM_HEAP,           802, ENOMEM,  "The symmetric heap has no room.", "raise shim-heap (NVSHMEM_SYMMETRIC_SIZE)")
 R(SHIM_COMMAND,        803, EIO,     "The fabric could not carry out a request of a kernel.", "see the log of the rank for the first error")

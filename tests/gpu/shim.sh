@@ -233,7 +233,7 @@ parts()
 		start dry-run 20 "$fabric" shim --dry-run --module "$module" -- python3
 		cat "$out/dry-run.log"
 		[ "$rc" = 0 ] || failed=1
-		result dry-run "exit $rc; $(grep -ao '[0-9]* functions of NVSHMEM, all served' "$out/dry-run.log")"
+		result dry-run "exit $rc; $(grep -ao '[0-9]* symbols of NVSHMEM, all served' "$out/dry-run.log")"
 	fi
 	if wanted control; then
 		start control 45 env NVSHMEM_DISABLE_P2P=1 python3 "$deepep/tests/test_low_latency.py" --num-processes "$ranks" --num-tokens 16 --hidden 2048 \

@@ -14,10 +14,14 @@
 
 enum { ROWS = 8, ROW_BYTES = 7168, ROUNDS = 12, RINGS = 4 };
 
+static bool asks_for_transport;
+
 static void states(void **host, void **ibgda)
 {
 	*host = shim_host_state;
-	*ibgda = shim_ibgda_state;
+	*ibgda = asks_for_transport && nvshmem_selected_device_transport != EPF_NV_IBGDA
+			 ? NULL
+			 : shim_ibgda_state;
 }
 
 static void share_id(int rank, const char *file, struct epf_host_id *id)
@@ -192,11 +196,14 @@ static void heap(const struct buffers *b, int world)
 /* Layout in the device code of the release. */
 static void play_release(struct epf_nv_version v, uint64_t world)
 {
-	bool is_new = v.minor == 5 && v.patch >= 19;
+	bool is_new = v.minor >= 6 || (v.minor == 5 && v.patch >= 19);
 
 	shim_map_at = v.minor == 5 && v.patch < 21 ? 792 : 784;
-	shim_psync_words = (is_new ? 20 : 16) * UINT64_C(27648) + (v.minor == 5 ? world : 0);
+	shim_psync_words = (is_new ? 20 : 16) * UINT64_C(27648) + (v.minor >= 5 ? world : 0);
+	if (v.minor >= 6) /* an even number, so that each team's part is aligned */
+		shim_psync_words = (shim_psync_words + 1) / 2 * 2;
 	shim_psync_turn = is_new ? 2 * UINT64_C(27648) : 0;
+	asks_for_transport = v.minor >= 6;
 }
 
 int deep_ep_play(int rank, int world, const char *id_file, const char *version)
@@ -234,6 +241,7 @@ int deep_ep_play(int rank, int world, const char *id_file, const char *version)
 	teams(rank, world);
 	nvshmem_free(b.source);
 	MUST(nvshmem_align(128, (size_t)world * ROWS * ROW_BYTES) == b.source);
+	MUST(nvshmem_selected_device_transport == 0); /* of the process, not ours */
 	nvshmemid_hostlib_finalize(shim_host_state, shim_ibgda_state);
 	MUST(nvshmemid_init_status() == 0);
 	return 0;

@@ -8,6 +8,8 @@
 #pragma GCC visibility push(default)
 void *nvshmem_malloc(size_t bytes);
 
+int nvshmem_selected_device_transport;
+
 void *nvshmem_malloc(size_t bytes)
 {
 	return (void *)(uintptr_t)(bytes + 1);

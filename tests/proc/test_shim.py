@@ -10,6 +10,7 @@ for the real library before, during and after. Time limits are long, so that a b
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,10 +130,23 @@ def with_daemon_of_its_own(library, rank, ep_fabric):
     return None
 
 
-def look(ep_fabric, *words):
+def look(ep_fabric, *words, **more):
     """Runs ep-fabric shim --dry-run; returns status and output."""
-    p = subprocess.run([ep_fabric, "shim", "--dry-run", *words], env=environment(None), capture_output=True, text=True, timeout=TIME_S, check=False)
+    p = subprocess.run([ep_fabric, "shim", "--dry-run", *words], env=environment(None, **more), capture_output=True, text=True, timeout=TIME_S, check=False)
     return p.returncode, p.stdout + p.stderr
+
+
+def by_folder(ep_fabric, library, module):
+    """A module is named by its file or by its own folder, by no other part of its path; returns the first wrong answer, or None."""
+    with tempfile.TemporaryDirectory(prefix="epf-shim-") as folder:
+        for place, is_named in (("deep_ep/_C.so", True), ("x/deep_ep_cpp.so", True), ("deep_ep.libs/_C.so", False), ("deep_ep/x/_C.so", False), ("_deep_ep/_C.so", False)):
+            path = os.path.join(folder, place)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            shutil.copy(module, path)
+            code, said = look(ep_fabric, "--library", library, "--module", path, EPF_SHIM_MODULES="deep_ep")
+            if code != (0 if is_named else 1) or ("not named" in said) == is_named:
+                return f"{place}: status {code}: {said}"
+    return None
 
 
 def damaged(ep_fabric, module):
@@ -176,12 +190,12 @@ def main(library, rank, ep_fabric, deep_ep, torch):
         codes, said = play_by_daemons(rank, environment(library), ep_fabric, 8, many)
         served = said.count(" 0 refusals") == 16 and said.count("8 jobs served") == many and said.count(", 0 peers mapped, fabric service:") == 16
         judge(f"eight jobs of two ranks by {many} daemons", codes == [0] * 16 and served, said)
-    for version in ("3.5.1", "3.5.19", "3.5.21"):
+    for version in ("3.5.1", "3.5.19", "3.5.21", "3.6.5", "3.7.0", "3.7.2", "3.8.0"):
         codes, said = play(rank, 3, environment(library), version)
         judge(f"NVSHMEM {version} is served", codes == [0] * 3 and f"NVSHMEM {version}, heap" in said, said)
-    for version in ("3.3.9", "3.5.20"):
+    for version in ("3.3.9", "3.5.20", "3.6.0"):
         codes, said = play(rank, 1, environment(library), version)
-        judge(f"NVSHMEM {version} is refused with an error that names both versions", codes == [3] and version in said and "3.4.5 and 3.5" in said and "EPF-800" in said, said)
+        judge(f"NVSHMEM {version} is refused with an error that names both versions", codes == [3] and version in said and "3.4.5, 3.5.1" in said and "EPF-800" in said, said)
     codes, said = play(rank, 1, environment(None))
     judge("without the shim the program fails", codes == [1], said)
     codes, said = play(rank, 1, environment(library, EPF_SHIM_MODULES="somebody_else"))
@@ -199,9 +213,11 @@ def main(library, rank, ep_fabric, deep_ep, torch):
                            env=environment(None, **more), capture_output=True, text=True, timeout=TIME_S, check=False)
         judge(f"kernels are loaded eagerly where the software NIC needs it: {more} gives {want}", p.stdout.strip() == str(want), p.stdout + p.stderr)
     code, said = look(ep_fabric, "--library", library, "--module", deep_ep, "--", rank)
-    judge("--dry-run of a supported module", code == 0 and "11 functions of NVSHMEM, all served" in said, said)
+    judge("--dry-run of a supported module", code == 0 and "12 symbols of NVSHMEM, all served" in said, said)
     code, said = look(ep_fabric, "--library", library, "--module", torch, "--", "no-such-program")
     judge("--dry-run gives the reason for an unsupported module", code == 1 and "nvshmem_malloc" in said and "not named" in said and "no-such-program" in said, said)
+    wrong = by_folder(ep_fabric, library, deep_ep)
+    judge("modules are named by file and by folder", wrong is None, str(wrong))
     wrong = damaged(ep_fabric, deep_ep)
     judge("damaged modules are refused", wrong is None, str(wrong))
     return 1 if failed else 0

@@ -9,6 +9,7 @@
 #include "tools/cli/shim_elf.h"
 #include "tools/cli/tools.h"
 #include "tools/doctor/backend.h"
+#include "tools/shim/modules.h"
 
 #include <argp.h>
 #include <dlfcn.h>
@@ -143,16 +144,15 @@ static void look_at_module(const struct epf_conf *conf, const char *path)
 {
 	const char *base = strrchr(path, '/');
 	char text[PATH_MAX + 100];
-	bool is_named = false;
 	struct shim_elf e;
+	bool is_named;
 
 	base = base ? base + 1 : path;
 	if (shim_elf_read(path, &e, text, sizeof(text))) {
 		fault("%s", text);
 		return;
 	}
-	for (uint32_t i = 0; i < conf->shim_modules.count; i++)
-		is_named |= strstr(base, conf->shim_modules.item[i]) != NULL;
+	is_named = epf_shim_names(&conf->shim_modules, path);
 	if (!is_named)
 		fault("%s is not named by shim-modules: its calls go to the real NVSHMEM", base);
 	if (e.wanted == 0)
@@ -164,7 +164,7 @@ static void look_at_module(const struct epf_conf *conf, const char *path)
 		fault("%s", text);
 	}
 	if (is_named && e.wanted && !e.left_over)
-		printf("%s: %u functions of NVSHMEM, all served\n", base, e.served);
+		printf("%s: %u symbols of NVSHMEM, all served\n", base, e.served);
 }
 
 static void describe(const struct epf_conf *conf, const char *library)
@@ -172,7 +172,8 @@ static void describe(const struct epf_conf *conf, const char *library)
 	const char *nic = epf_conf_nic(conf);
 
 	fprintf(given.is_dry ? stdout : stderr,
-		"%s: %s serves modules named %s%s, built with NVSHMEM 3.4.5 or 3.5 (3.5.1, 3.5.19, 3.5.21), by %s%s, nic=%s; heap of %llu MiB in %s memory\n",
+		"%s: %s serves modules named %s%s, built with NVSHMEM " EPF_NV_SERVED
+		", by %s%s, nic=%s; heap of %llu MiB in %s memory\n",
 		what, library, conf->shim_modules.item[0],
 		conf->shim_modules.count > 1 ? ", ..." : "",
 		given.has_daemon   ? "a private daemon"

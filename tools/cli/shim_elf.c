@@ -24,6 +24,7 @@ static const char *const served[] = {
 	"nvshmem_barrier_all",
 	"nvshmem_free",
 	"nvshmem_my_pe",
+	"nvshmem_selected_device_transport",
 	"nvshmem_team_destroy",
 	"nvshmem_team_split_strided",
 	"nvshmemid_hostlib_finalize",

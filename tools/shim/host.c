@@ -10,6 +10,7 @@
 #include "fabric/base/err.h"
 #include "fabric/base/log.h"
 #include "tools/shim/job.h"
+#include "tools/shim/modules.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -47,18 +48,11 @@ static void load_modules(void)
 /* Whether the caller is a module that we serve. */
 static bool is_served(const void *caller)
 {
-	const char *base;
 	Dl_info info;
 
 	pthread_once(&loaded, load_modules);
-	if (!shim.modules || !dladdr(caller, &info) || !info.dli_fname)
-		return false;
-	base = strrchr(info.dli_fname, '/');
-	base = base ? base + 1 : info.dli_fname;
-	for (uint32_t i = 0; i < shim.modules->count; i++)
-		if (strstr(base, shim.modules->item[i]))
-			return true;
-	return false;
+	return shim.modules && dladdr(caller, &info) && info.dli_fname &&
+	       epf_shim_names(shim.modules, info.dli_fname);
 }
 
 /*

@@ -264,6 +264,22 @@ int epf_job_write_team(struct epf_job *j, int index, int start, int stride, int 
 	return rc;
 }
 
+int nvshmem_selected_device_transport;
+
+/* Where a program has its two structures. The shim's lock is held. */
+static int find_states(void (*device_states)(void **, void **), void **host_at, void **ibgda_at)
+{
+	int before = nvshmem_selected_device_transport;
+
+	nvshmem_selected_device_transport = EPF_NV_IBGDA;
+	device_states(host_at, ibgda_at);
+	nvshmem_selected_device_transport = before;
+	if (*host_at && *ibgda_at)
+		return 0;
+	return epf_fail(EPF_R_SHIM_CALL,
+			"shim: the program does not say where its device state is");
+}
+
 int epf_job_tell(struct epf_job *j, void (*device_states)(void **, void **))
 {
 	void *host_at = NULL, *ibgda_at = NULL;
@@ -288,10 +304,9 @@ int epf_job_tell(struct epf_job *j, void (*device_states)(void **, void **))
 
 	if (!device_states)
 		return 0;
-	device_states(&host_at, &ibgda_at);
-	if (!host_at || !ibgda_at)
-		return epf_fail(EPF_R_SHIM_CALL,
-				"shim: the program does not say where its device state is");
+	rc = find_states(device_states, &host_at, &ibgda_at);
+	if (rc)
+		return rc;
 	epf_nv_fill(&j->nv, &at, &host, &ibgda);
 	rc = j->ops->copy(j->dev, (uintptr_t)host_at, (uintptr_t)&host, sizeof(host));
 	return rc ? rc

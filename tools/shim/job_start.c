@@ -149,7 +149,7 @@ static int touch_peers(struct epf_job *j)
 
 static int begin(struct epf_job *j, const struct epf_job_start *how)
 {
-	char text[160];
+	char text[240];
 	int rc;
 
 	j->nv.layout = epf_nv_layout(how->version, text, sizeof(text));

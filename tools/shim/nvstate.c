@@ -6,6 +6,7 @@
 #include "tools/shim/nvstate.h"
 
 #include "tools/shim/channel.h"
+#include "tools/shim/modules.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,19 +23,26 @@ static int32_t marked(unsigned version, size_t bytes)
 
 enum epf_nv_layout epf_nv_layout(struct epf_nv_version v, char *text, size_t size)
 {
-	if (v.major == 3 && v.minor == 4 && v.patch == 5)
-		return EPF_NV_3_4_5;
-	/* Layouts have changed between patches of 3.5: one that has not been looked at is not served. */
-	if (v.major == 3 && v.minor == 5 && v.patch == 1)
-		return EPF_NV_3_5_1;
-	if (v.major == 3 && v.minor == 5 && v.patch == 19)
-		return EPF_NV_3_5_19;
-	if (v.major == 3 && v.minor == 5 && v.patch == 21)
-		return EPF_NV_3_5_21;
+	/* Layouts have changed between patches: one that has not been looked at is not served. */
+	static const struct {
+		struct epf_nv_version version;
+		enum epf_nv_layout layout;
+	} known[] = {
+		{ { 3, 4, 5 }, EPF_NV_3_4_5 },   { { 3, 5, 1 }, EPF_NV_3_5_1 },
+		{ { 3, 5, 19 }, EPF_NV_3_5_19 }, { { 3, 5, 21 }, EPF_NV_3_5_21 },
+		{ { 3, 6, 5 }, EPF_NV_3_6_5 },   { { 3, 7, 0 }, EPF_NV_3_7 },
+		{ { 3, 7, 1 }, EPF_NV_3_7 },     { { 3, 7, 2 }, EPF_NV_3_7 },
+		{ { 3, 8, 0 }, EPF_NV_3_8_0 },
+	};
+
+	for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (memcmp(&v, &known[i].version, sizeof(v)) == 0)
+			return known[i].layout;
 	if (text)
 		snprintf(
 			text, size,
-			"the program was built with NVSHMEM %d.%d.%d, this shim serves 3.4.5 and 3.5 (3.5.1, 3.5.19, 3.5.21): rebuild it with one of them",
+			"the program was built with NVSHMEM %d.%d.%d, this shim serves " EPF_NV_SERVED
+			": rebuild it with one of them",
 			v.major, v.minor, v.patch);
 	return EPF_NV_NONE;
 }
@@ -43,7 +51,8 @@ uint64_t epf_nv_psync_words(enum epf_nv_layout layout, int32_t world)
 {
 	uint64_t words = (layout >= EPF_NV_3_5_19 ? 20 : 16) * UINT64_C(27648);
 
-	return layout >= EPF_NV_3_5_1 ? words + (uint64_t)world : words;
+	words += layout >= EPF_NV_3_5_1 ? (uint64_t)world : 0;
+	return layout >= EPF_NV_3_6_5 ? words + words % 2 : words;
 }
 
 static void fill_channel(const struct epf_nv_places *at, struct epf_nv_host_state *s)
@@ -73,7 +82,7 @@ void epf_nv_fill(const struct epf_nv_job *job, const struct epf_nv_places *at,
 		 struct epf_nv_host_state *host, struct epf_nv_ibgda_state *ibgda)
 {
 	memset(host, 0, sizeof(*host));
-	host->version = marked(1, sizeof(*host));
+	host->version = marked(1, epf_nv_state_bytes(job->layout));
 	host->mype = job->rank;
 	host->npes = job->world;
 	host->node_mype = job->node_rank;
@@ -92,7 +101,7 @@ void epf_nv_fill(const struct epf_nv_job *job, const struct epf_nv_places *at,
 	host->coll.barrier_dissem_kval = 2;
 	host->coll.barrier_tg_dissem_kval = 2;
 	fill_channel(at, host);
-	/* ibgda_is_initialized stays 0: NVSHMEM's own code then asks the channel; DeepEP's does not look at it. */
+	/* ibgda_is_initialized stays 0, as from 3.6 on the chosen transport behind it: NVSHMEM's own code then asks the channel; DeepEP's does not look at it. */
 	host->is_initialized = 1;
 	host->is_bootstrapped = 1;
 
@@ -140,13 +149,13 @@ void epf_nv_fill_team(const struct epf_nv_job *job, int index, int start, int st
 		      uint64_t map_at, struct epf_nv_team *team, int32_t *map)
 {
 	memset(team, 0, sizeof(*team));
-	team->version = marked(2, job->layout >= EPF_NV_3_5_1 ? 800 : 792);
+	team->version = marked(2, epf_nv_team_bytes(job->layout));
 	team->my_pe = -1;
 	team->start = start;
 	team->stride = stride;
 	team->size = size;
 	team->team_idx = index;
-	team->pe_mapping[job->layout == EPF_NV_3_5_1 || job->layout == EPF_NV_3_5_19] = map_at;
+	team->pe_mapping[epf_nv_map(job->layout)] = map_at;
 	for (int r = 0; r < job->world; r++)
 		map[size + r] = -1;
 	for (int i = 0; i < size; i++) {

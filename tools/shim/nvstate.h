@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What NVSHMEM's host library hands to the device code that is compiled into a program: two structures in constant memory and what they
- * point to. These are declarations of our own, of the fields that the device code of DeepEP and of NVSHMEM 3.4.5 and 3.5 reads, at the
- * offsets those releases have; everything else is reserved and zero. Filled by nvstate.c, copied by host.c. Addresses are device addresses.
+ * point to. These are declarations of our own, of the fields that the device code of DeepEP and of NVSHMEM 3.4.5 to 3.8.0 reads, at the
+ * offsets those releases have; everything else is reserved and zero, as is what later releases have behind the end. Filled by nvstate.c, copied by host.c. Addresses are device addresses.
  * It must hold no field that has not been checked against a release (docs/reference/shim.md says how), and nothing here is used by the fabric.
  */
 #ifndef EPF_TOOLS_SHIM_NVSTATE_H
@@ -23,6 +23,9 @@ enum epf_nv_layout {
 	EPF_NV_3_5_1 = 2,  /* a team has a field more, and synchronisation words more */
 	EPF_NV_3_5_19 = 3, /* barriers take turns with two halves of those words */
 	EPF_NV_3_5_21 = 4, /* the last two fields of a team have changed places */
+	EPF_NV_3_6_5 = 5,  /* a team's synchronisation words are an even number */
+	EPF_NV_3_7 = 6,    /* the state and a team have fields more: 3.7.0 to 3.7.2 */
+	EPF_NV_3_8_0 = 7,  /* and more */
 };
 
 /* Values of fields. */
@@ -35,6 +38,7 @@ enum {
 	EPF_NV_TEAMS = 8,
 	EPF_NV_WORLD = 0,
 	EPF_NV_QP_RC = 3,
+	EPF_NV_IBGDA = 1, /* a transport of device code, from 3.6.5 on */
 };
 
 /* At least a team's part of the synchronisation words in any release, see epf_nv_psync_words(). */
@@ -154,9 +158,34 @@ struct epf_nv_team {
 	uint8_t reserved0[212];
 	uint8_t are_gpus_p2p_connected;
 	uint8_t reserved1[547];
-	uint64_t pe_mapping
-		[2]; /* [1] in 3.5.1 and 3.5.19, else [0]: array of int, see epf_nv_fill_team() */
+	uint64_t pe_mapping[2]; /* [epf_nv_map()]: array of int, see epf_nv_fill_team() */
+	uint8_t reserved2[16];
 };
+
+/*
+ * From 3.6.5 on, the program's own part of NVSHMEM reads this to know which transport's structure it is asked for: EPF_NV_IBGDA, or none.
+ * Shared with any other NVSHMEM of the process, so it is set around each such question only.
+ */
+extern __attribute__((visibility("default"))) int nvshmem_selected_device_transport;
+
+/* The releases' sizes of the state and of a team, and which of a team's last two fields is the map. */
+static inline uint32_t epf_nv_state_bytes(enum epf_nv_layout layout)
+{
+	return layout >= EPF_NV_3_8_0 ? 848 : layout >= EPF_NV_3_7 ? 816 : 776;
+}
+
+static inline uint32_t epf_nv_team_bytes(enum epf_nv_layout layout)
+{
+	return layout >= EPF_NV_3_8_0   ? 816
+	       : layout >= EPF_NV_3_7   ? 808
+	       : layout >= EPF_NV_3_5_1 ? 800
+					: 792;
+}
+
+static inline unsigned epf_nv_map(enum epf_nv_layout layout)
+{
+	return layout == EPF_NV_3_5_1 || layout == EPF_NV_3_5_19;
+}
 
 #define EPF_NV_AT(type, field, at) \
  _Static_assert(offsetof(struct type, field) == (at), #type "." #field)
@@ -249,7 +278,7 @@ EPF_NV_AT(epf_nv_qp, post_send_lock, 92);
 EPF_NV_AT(epf_nv_qp, resv_head, 96);
 EPF_NV_AT(epf_nv_qp, ready_head, 104);
 EPF_NV_AT(epf_nv_qp, posted, 112);
-EPF_NV_SIZE(epf_nv_team, 800);
+EPF_NV_SIZE(epf_nv_team, 816);
 EPF_NV_AT(epf_nv_team, my_pe, 4);
 EPF_NV_AT(epf_nv_team, start, 8);
 EPF_NV_AT(epf_nv_team, stride, 12);

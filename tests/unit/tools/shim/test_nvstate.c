@@ -88,6 +88,15 @@ static void test_states(void **state)
 		assert_int_equal(u64(&g, 1088 + 16 * pe), at.heap_bytes);
 	}
 	assert_true(u64(&g, 8272) == at.rcs && u64(&g, 8304) == at.more_rkeys);
+	for (enum epf_nv_layout l = EPF_NV_3_4_5; l <= EPF_NV_3_8_0; l++) {
+		struct epf_nv_job later = job;
+
+		later.layout = l;
+		epf_nv_fill(&later, &at, &h, &g);
+		assert_int_equal(u32(&h, 0), 1 << 16 | (l == EPF_NV_3_8_0 ? 848
+							: l == EPF_NV_3_7 ? 816
+									  : 776));
+	}
 }
 
 static void test_ring(void **state)
@@ -139,15 +148,26 @@ static void test_teams(void **state)
 	epf_nv_fill_team(&j, 6, 1, 2, 2, 0xabc0, &t, map);
 	assert_int_equal(u32(&t, 0), 2 << 16 | 800);
 	assert_true(u64(&t, 784) == 0xabc0 && u64(&t, 792) == 0);
+	j.layout = epf_nv_layout((struct epf_nv_version){ 3, 6, 5 }, NULL, 0);
+	epf_nv_fill_team(&j, 6, 1, 2, 2, 0xabc0, &t, map);
+	assert_int_equal(u32(&t, 0), 2 << 16 | 800);
+	j.layout = epf_nv_layout((struct epf_nv_version){ 3, 7, 2 }, NULL, 0);
+	epf_nv_fill_team(&j, 6, 1, 2, 2, 0xabc0, &t, map);
+	assert_int_equal(u32(&t, 0), 2 << 16 | 808);
+	j.layout = epf_nv_layout((struct epf_nv_version){ 3, 8, 0 }, NULL, 0);
+	epf_nv_fill_team(&j, 6, 1, 2, 2, 0xabc0, &t, map);
+	assert_int_equal(u32(&t, 0), 2 << 16 | 816);
+	assert_true(u64(&t, 784) == 0xabc0 && u64(&t, 792) == 0);
 }
 
 static void test_versions(void **state)
 {
 	static const struct epf_nv_version refused[] = {
 		{ 3, 4, 4 },  { 3, 3, 9 }, { 3, 5, 0 },  { 3, 5, 18 }, { 3, 5, 20 },
-		{ 3, 5, 22 }, { 3, 6, 0 }, { 2, 11, 0 }, { 4, 0, 0 },  { -1, 0, 7 },
+		{ 3, 5, 22 }, { 3, 6, 0 }, { 3, 6, 4 },  { 3, 7, 3 },  { 3, 8, 1 },
+		{ 2, 11, 0 }, { 4, 0, 0 }, { -1, 0, 7 },
 	};
-	char text[200];
+	char text[240];
 
 	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 4, 5 }, NULL, 0), EPF_NV_3_4_5);
 	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 5, 1 }, NULL, 0), EPF_NV_3_5_1);
@@ -155,11 +175,19 @@ static void test_versions(void **state)
 			 EPF_NV_3_5_19);
 	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 5, 21 }, NULL, 0),
 			 EPF_NV_3_5_21);
+	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 6, 5 }, NULL, 0), EPF_NV_3_6_5);
+	for (int patch = 0; patch < 3; patch++)
+		assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 7, patch }, NULL, 0),
+				 EPF_NV_3_7);
+	assert_int_equal(epf_nv_layout((struct epf_nv_version){ 3, 8, 0 }, NULL, 0), EPF_NV_3_8_0);
 	/* Words between two teams, as the releases' device code counts them. */
 	assert_int_equal(epf_nv_psync_words(EPF_NV_3_4_5, 16), 16 * 27648);
 	assert_int_equal(epf_nv_psync_words(EPF_NV_3_5_1, 16), 16 * 27648 + 16);
 	assert_int_equal(epf_nv_psync_words(EPF_NV_3_5_19, 16), 20 * 27648 + 16);
 	assert_int_equal(epf_nv_psync_words(EPF_NV_3_5_21, 4096), 20 * 27648 + 4096);
+	assert_int_equal(epf_nv_psync_words(EPF_NV_3_5_21, 3), 20 * 27648 + 3);
+	assert_int_equal(epf_nv_psync_words(EPF_NV_3_6_5, 3), 20 * 27648 + 4);
+	assert_int_equal(epf_nv_psync_words(EPF_NV_3_8_0, 4), 20 * 27648 + 4);
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
 		char number[40];
 
@@ -167,7 +195,7 @@ static void test_versions(void **state)
 		snprintf(number, sizeof(number), "%d.%d.%d", refused[i].major, refused[i].minor,
 			 refused[i].patch);
 		assert_non_null(strstr(text, number));
-		assert_non_null(strstr(text, "3.4.5 and 3.5"));
+		assert_non_null(strstr(text, "3.4.5, 3.5.1"));
 	}
 }
 
