@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a TCP port of this machine that a program may listen on later. It lies outside the range that the kernel takes the ports of connections from, of which
-tests open thousands: one that the kernel gives to bind(2) is in that range, and may be taken when the program comes to it."""
+"""Prints a TCP port of this machine that a program may listen on later. It lies below the range that the kernel takes the ports of connections from, if that
+leaves room: tests open thousands of connections, and a port that the kernel gives to bind(2) is in that range, so one of them may have taken it when the program comes to it."""
 import random
 import socket
 

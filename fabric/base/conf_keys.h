@@ -256,7 +256,7 @@ K(shim_rings,           "shim-rings",           UINT,   "24",    1, 1024, BASIC,
 K(shim_depth,           "shim-depth",           UINT,   "1024",  128, 32768, BASIC, "NVSHMEM_QP_DEPTH", "Slots of a work-request ring, rounded up to a power of two.")
 K(shim_fabric_rings,    "shim-fabric-rings",    UINT,   "8",     1, 64, EXPERT, "", "Rings of the fabric that the work-request rings of a rank are dealt to.")
 K(shim_no_p2p,          "shim-no-p2p",          BOOL,   "no",    0, 1, BASIC, "NVSHMEM_DISABLE_P2P", "Map no peer's heap: every byte goes by the fabric.")
-K(shim_modules,         "shim-modules",         LIST,   "deep_ep", 1, 16, EXPERT, "", "Programs and libraries are served by the shim whose file name contains one of these words or whose folder is named so; calls of others go to the real NVSHMEM.")
+K(shim_modules,         "shim-modules",         LIST,   "deep_ep", 1, 16, EXPERT, "", "The shim serves programs and libraries whose file name contains one of these words, or whose folder has one as its name; calls of others go to the real NVSHMEM.")
 
 V("EPF_CONFIG", "Configuration file to read, as --config.")
 V("EPF_LOG",    "Log level, or component=level items with commas: EPF_LOG=info,boot=debug. Levels: error, warning, note, info, debug.")

@@ -53,5 +53,7 @@ def vllm_on_two_nodes():
 
 if __name__ == "__main__":
     preloaded(ENVIRONMENT, "torch", "deep_ep")
+    if not os.environ.get("SOURCES"):
+        print("# vLLM is left out: tools/frameworks/fetch.py sources FOLDER, SOURCES=FOLDER", flush=True)
     run([sglang_on_one_node, sglang_on_two_nodes_with_a_configuration, lmdeploy_on_one_node, lmdeploy_on_two_nodes,
          *([vllm_on_one_node, vllm_on_two_nodes] if os.environ.get("SOURCES") else [])])

@@ -42,7 +42,7 @@ static uint64_t number(const char *name, uint64_t otherwise)
 
 /* ---- ranks as processes ---- */
 
-/* Returns a port that is free now, below those that the kernel gives to connections (../free_port.py says why). */
+/* Returns a port that is free now, below those that the kernel by default gives to connections (../free_port.py says why). */
 static uint16_t free_port(void)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

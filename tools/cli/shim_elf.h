@@ -13,7 +13,7 @@ enum { SHIM_ELF_UNSERVED = 400 };
 
 struct shim_elf {
 	bool is_dynamic;    /* has an interpreter or dynamic symbols: LD_PRELOAD can reach it */
-	unsigned wanted;    /* undefined nvshmem symbols */
+	unsigned wanted;    /* undefined nvshmem symbols: functions and variables */
 	unsigned served;    /* of these, what the shim has */
 	unsigned left_over; /* of these, what it has not... */
 	char unserved[SHIM_ELF_UNSERVED]; /* ...names with commas, cut */

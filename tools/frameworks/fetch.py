@@ -115,11 +115,20 @@ def download(name, version, into):
     raise Missing(f"pip could not fetch {name}: {errors[-1][:300]}")
 
 
+def index():
+    """The package index that pip uses by its settings. pip has no command that prints it."""
+    asked = "from pip._internal.commands import create_command; print(create_command('download').parse_args(['x'])[0].index_url)"
+    try:
+        return said_by(sys.executable, "-c", asked).strip().rstrip("/")
+    except subprocess.CalledProcessError as error:
+        raise Missing(f"pip does not say which index it uses: {(error.stderr.splitlines() or ['no word'])[-1][:300]}") from error
+
+
 def unpack_source(name, folder, left_out):
     """Fetches a project's source from pip's index, and unpacks it. pip itself would run what is in it."""
     with open(os.path.join(HERE, name), encoding="ascii") as f:
         project, version, digest = re.search(r"^(\S+)==(\S+) --hash=sha256:(\w+)$", f.read(), re.M).groups()
-    page = f"{os.environ.get('PIP_INDEX_URL', 'https://pypi.org/simple').rstrip('/')}/{project}/"
+    page = f"{index()}/{project}/"
     try:
         with urllib.request.urlopen(page, timeout=SECONDS) as f:
             link = re.search(rf'href="([^"#]*/{project}-{re.escape(version)}\.tar\.gz)', f.read().decode())

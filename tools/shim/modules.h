@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which programs are served: their release of NVSHMEM, and their modules (`shim-modules`), for which the shim asks at each call and `ep-fabric shim` for a file. */
+/* What is served: the releases of NVSHMEM, and which modules of a program (`shim-modules`). The shim checks the caller of each call, `ep-fabric shim` a file. */
 #ifndef EPF_TOOLS_SHIM_MODULES_H
 #define EPF_TOOLS_SHIM_MODULES_H
 

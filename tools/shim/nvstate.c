@@ -101,7 +101,7 @@ void epf_nv_fill(const struct epf_nv_job *job, const struct epf_nv_places *at,
 	host->coll.barrier_dissem_kval = 2;
 	host->coll.barrier_tg_dissem_kval = 2;
 	fill_channel(at, host);
-	/* ibgda_is_initialized stays 0, as from 3.6 on the chosen transport behind it: NVSHMEM's own code then asks the channel; DeepEP's does not look at it. */
+	/* ibgda_is_initialized stays 0, and so does the transport that 3.6.5 and later keep behind it: NVSHMEM's own code asks the channel then; DeepEP's looks at neither. */
 	host->is_initialized = 1;
 	host->is_bootstrapped = 1;
 

@@ -100,7 +100,7 @@ class ElasticBuffer:
             num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch: of the largest call; its memory is allocated now, so that a graph may capture it.
             deterministic: no effect; rows always arrive in the same order.
             allow_hybrid_mode: whether get_logical_domain_size() reports nodes. Rows cross between nodes once in either case.
-            allow_multiple_reduction: False lets combines of rows grouped by expert, or between nodes, round once: each row goes home by itself.
+            allow_multiple_reduction: False: combine() rounds each sum once. Rows grouped by expert, and rows between nodes, then return one by one, not as partial sums.
             prefer_overlap_with_compute: False: get_theoretical_num_sms() gives more.
             sl_idx, num_allocated_qps: no effect; the engine's NIC has its own settings. num_cpu_timeout_secs: no effect; num_gpu_timeout_secs covers both.
             num_gpu_timeout_secs: how long a kernel, or the CPU, waits for another rank. EPF_GPU_TIMEOUT overrides it.
