@@ -6,8 +6,8 @@
     torchrun --nproc-per-node 2 deepspeed_rank.py [NAME=NUMBER...]       of SIZES; stage=.. is ZeRO's
 
 With top-1 a token's sum has one summand: losses and gradient norms must be equal in every bit. With top-2 the two add and round in other places, and are as near as
-BF16; there activations are also recomputed, in both of PyTorch's ways, which must change no bit. Without a GPU this runs on CPU tensors: DeepSpeed's operators, which
-it would compile, are left out, and a barrier's device, which there is none of.
+BF16; there activations are also recomputed, in both of PyTorch's ways, which must change no bit. Without a GPU this runs on CPU tensors, without DeepSpeed's operators,
+which it would compile. Ranks that share a GPU talk by gloo, too (tests/gpu/onegpu), whose barriers know no device.
 """
 import os
 import sys
@@ -22,10 +22,16 @@ VOCABULARY, NEAR = 256, 3e-3
 CASES = ((1, None), (2, None), (2, "not reentrant"), (2, "reentrant"))
 
 
-def on_the_cpu():
-    deepspeed.ops.__compatible_ops__.clear()
-    plain = torch.distributed.barrier
-    torch.distributed.barrier = lambda group=None, async_op=False, device_ids=None: plain(group=group, async_op=async_op)
+def begin():
+    """Finds the GPU, and meets the other ranks."""
+    gpus, plain = torch.cuda.device_count(), torch.distributed.barrier
+    if gpus:
+        os.environ["LOCAL_RANK"] = str(int(os.environ["LOCAL_RANK"]) % gpus)  # the GPU that DeepSpeed takes
+    else:
+        deepspeed.ops.__compatible_ops__.clear()
+    if gpus < int(os.environ["WORLD_SIZE"]):
+        torch.distributed.barrier = lambda group=None, async_op=False, device_ids=None: plain(group=group, async_op=async_op)
+    deepspeed.init_distributed("nccl" if gpus else "gloo")
 
 
 def trained(sizes, topk, backend, recompute):
@@ -58,9 +64,7 @@ def trained(sizes, topk, backend, recompute):
 
 def main():
     sizes = {**SIZES, **{name: int(number) for name, number in (one.split("=") for one in sys.argv[1:])}}
-    if not torch.cuda.is_available():
-        on_the_cpu()
-    deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")
+    begin()
     rank, ranks = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
     failed, plain = False, {}
     for topk, recompute in CASES:
