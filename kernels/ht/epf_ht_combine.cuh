@@ -4,7 +4,7 @@
  * Sums are FP32, ranks ascending. On one node the biases come first and the sum is rounded once. With several nodes each node's sum is rounded and
  * crosses; the token's rank adds biases, then nodes ascending, and rounds. Rows that their adder holds itself are read where they are.
  *
- * On one node a quarter of the warps write rows, in parts, and the others add tokens as soon as the parts that hold their rows have arrived. A warp that
+ * On one node some warps write rows, in parts, and the others add tokens as soon as the parts that hold their rows have arrived. A warp that
  * writes never waits for another rank, so no order of rows can make ranks wait for each other; it adds tokens, too, when it has written its rows. Where a fold
  * makes the rows meanwhile, all wait for the part that they read.
  */
@@ -505,7 +505,7 @@ EPF_DEV_FN void ht_combine(const struct ht_job *j)
 	ht_mark_targets(j, call, 0);
 	if (epf_block_number() == 0 && epf_thread_in_block() + 1u == j->threads)
 		ht_check_adds(j);
-	if (warp < j->writers)
+	if (ht_warp(j) < j->writers)
 		ht_return_rows(j, &c);
 	if (j->nodes == 1 && warp == j->threads / LL_LANES - 1u)
 		ht_keep_parts(j, call);

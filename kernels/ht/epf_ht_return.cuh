@@ -98,7 +98,7 @@ EPF_DEV_FN struct ht_rounds ht_rounds_of(const struct ht_job *j, const struct ht
 	uint64_t chunks = (uint64_t)ht_longest_part(j, 0) * c->count;
 	struct ht_rounds r;
 
-	r.each = ht_group_chunks((uint64_t)j->received * c->count, j->writers * j->blocks);
+	r.each = ht_group_chunks((uint64_t)j->received * c->count, j->writers);
 	r.ranks = j->nodes == 1 && j->ranks > 1u ? j->ranks - 1u : j->ranks; /* not itself */
 	r.groups = (chunks + r.each - 1u) / r.each * r.ranks;
 	return r;
@@ -133,7 +133,7 @@ EPF_DEV_FN void ht_return_group(const struct ht_job *j, const struct ht_chunks *
 EPF_DEV_FN void ht_return_rows(const struct ht_job *j, const struct ht_chunks *c)
 {
 	struct ht_rounds r = ht_rounds_of(j, c);
-	struct ht_taken t = ht_take_first(j, j->writers * j->blocks, r.groups * j->parts);
+	struct ht_taken t = ht_take_first(j, j->writers, r.groups * j->parts);
 	uint32_t part = 0, there = 0;
 
 	for (; t.group < t.groups; ht_take_next(&t)) {
@@ -209,9 +209,11 @@ EPF_DEV_FN void ht_note(const struct ht_job *j, uint64_t call, int wait)
  */
 EPF_DEV_FN void ht_keep_parts(const struct ht_job *j, uint64_t call)
 {
+	uint32_t writers = (j->writers + j->blocks - 1u - epf_block_number()) / j->blocks;
+
 	for (uint32_t part = 0; part < j->parts;) {
-		int written = epf_lane() == 0 &&
-			      epf_ld32_acquire_block(&ht_written()[part]) >= j->writers;
+		int written =
+			epf_lane() == 0 && epf_ld32_acquire_block(&ht_written()[part]) >= writers;
 
 		if (epf_warp_result(written))
 			ht_announce(j, call, part++);

@@ -226,10 +226,11 @@ struct ht_job {
 	uint32_t put_bytes; /* of a command between nodes, at most; a multiple of HT_VEC */
 	uint32_t
 		parts; /* combine: of this rank's rows, the same at all ranks; fold: likewise; tally, number: of entries */
-	uint32_t writers; /* combine: warps of a block that write rows */
-	uint32_t call;    /* enum epf_why_call: what is counted under */
-	uint32_t grown;   /* notify: this rank has memory that the others have not mapped */
-	uint32_t spare;   /* notify: of struct epf_ht_routing, as received and room */
+	uint32_t
+		writers; /* combine: warps of all blocks that write rows, those with the lowest numbers: ht_warp() */
+	uint32_t call;  /* enum epf_why_call: what is counted under */
+	uint32_t grown; /* notify: this rank has memory that the others have not mapped */
+	uint32_t spare; /* notify: of struct epf_ht_routing, as received and room */
 	uint32_t
 		if_it_fits; /* dispatch: moves rows only if the last notify says that they fit; spread: copies only then, and if its outputs are long enough */
 	uint32_t grouped;   /* dispatch: rows stay in the window, for a spread */

@@ -30,7 +30,7 @@ static const struct setting {
 	{ CHECK_PATIENT, "verbs-rnr-retries", "7" }, /* without end */
 	{ CHECK_PATIENT, "emu-retry-timeout", "30s" },
 	{ CHECK_PATIENT, "emu-rnr-timeout", "20s" },
-	{ CHECK_GPU, "emu-retry-timeout", "20s" },   /* the first copy may load the driver */
+	{ CHECK_GPU, "emu-retry-timeout", "20s" }, /* the first copy may load the driver */
 };
 
 struct run {
