@@ -5,7 +5,7 @@
 #
 #   tests/gpu/shim.sh --deepep DIR [--build DIR] [--out DIR] [--ranks N] [--one-gpu] [--limit SECONDS] [--only REGEX] [--list]
 #
-# --deepep  a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
+# --deepep  a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with a release of NVSHMEM that the shim serves
 # --build   a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); optional shim-hooks/libepf-deepep.so: the same,
 #           built with -Dtest_hooks=true
 # --out     where logs and the table go (./gpu-results/shim)
