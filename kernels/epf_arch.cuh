@@ -287,6 +287,12 @@ EPF_DEV_FN void epf_pause(void)
 	__nanosleep(64);
 }
 
+/* What lies at an address is likely to be read soon. */
+EPF_DEV_FN void epf_prefetch(const void *at)
+{
+	asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
+}
+
 # define epf_relax() \
   ((void)0) /* a poll of the host takes a microsecond: nothing to save between two */
 
@@ -548,6 +554,11 @@ EPF_DEV_FN void epf_pause(void)
 	__builtin_amdgcn_s_sleep(1);
 }
 
+EPF_DEV_FN void epf_prefetch(const void *at)
+{
+	__builtin_prefetch(at);
+}
+
 # define epf_relax() ((void)0)
 
 #else /* plain C: a warp of one lane, a block of one thread */
@@ -598,6 +609,7 @@ typedef uint32_t epf_lanes;
 # define epf_lanes_active()           1u
 # define epf_lanes_where(yes)         ((yes) ? 1u : 0u)
 # define epf_lanes_count(m)           ((uint32_t)(m))
+# define epf_prefetch(at)             ((void)0)
 # define epf_lanes_first(m)           ((void)(m), 0u)
 # define epf_lanes_last(m)            ((void)(m), 0u)
 # define epf_lanes_before(m)          ((void)(m), 0u)

@@ -81,10 +81,11 @@ struct epf_ht_routing {
 		received; /* rows of its outputs; 0: there is no such dispatch; from 2^30 on it never fits */
 	uint32_t room;           /* its `room`, the same at all ranks */
 	uint32_t spare;          /* rows that outputs may be too long by; the same at all ranks */
-	uint32_t flags;          /* notify: EPF_HT_NO_LAYOUT */
+	uint32_t flags;          /* notify: EPF_HT_NO_LAYOUT, EPF_HT_WITH_DISPATCH */
 	const int64_t *topk_idx; /* [tokens][topk]; notify: with EPF_HT_NO_LAYOUT */
 	uint8_t *in_rank;        /* [tokens][ranks]; layout writes it, notify reads it */
-	int32_t *per_rank;       /* layout: [ranks] tokens for each rank */
+	int32_t *
+		per_rank; /* [ranks] tokens for each rank; layout writes it, notify reads it on one node, or, with NULL, counts itself */
 	int32_t *per_node; /* layout: [ceil(ranks / 8)] tokens for each group of 8 ranks, or NULL */
 	int32_t *per_expert; /* [experts]; layout writes it, notify reads it */
 	int32_t *
@@ -101,6 +102,13 @@ struct epf_ht_routing {
 
 /* There was no layout in front: notify looks at topk_idx itself, writes in_rank, and does not read per_expert. On one node only. */
 #define EPF_HT_NO_LAYOUT 1u
+
+/*
+ * The dispatch with EPF_HT_IF_IT_FITS that follows, on the same stream, makes the exchange itself, and this launches nothing, unless there are more than 32 ranks:
+ * epf_ht_wait_counts() comes behind the dispatch in any case. It saves a launch and a meeting of all ranks. Ranks that differ in it move no rows. On one node only, and
+ * not with EPF_HT_GROUPED.
+ */
+#define EPF_HT_WITH_DISPATCH 2u
 
 /* Bits of a notify's word [5], the same at all ranks. */
 #define EPF_HT_GROWN 1 /* a rank wants segments to be mapped, and all ranks have a `host` */

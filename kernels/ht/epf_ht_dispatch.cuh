@@ -265,7 +265,7 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 			ht_take_words(j, first, end);
 			ht_take_entries(j, first, end);
 		}
-		if (j->place_out)
+		if (j->places[HT_PLACE_OUT])
 			continue;
 		items = (uint64_t)(end - first) * c.count;
 		for (uint64_t i = ht_first_item(j, before); i < items; i += ht_warps(j))
@@ -278,27 +278,45 @@ EPF_DEV_FN void ht_receive_rows(const struct ht_job *j)
 		HT_AT(int64_t, j->out_index)[i] = -1;
 }
 
+/* What a word says of where this rank wants its rows. */
+EPF_DEV_FN uint32_t ht_said(const struct ht_job *j, uint32_t word)
+{
+	uint32_t half = word - HT_READY_PLACES;
+
+	if (word == HT_READY_ROOM)
+		return j->received;
+	if (word == HT_READY_STRIDE)
+		return (uint32_t)j->out_stride[0];
+	return (uint32_t)(j->places[half / 2u] >> half % 2u * 32u);
+}
+
 /*
- * Tells the ranks of this node that its window may be written, and in a dispatch where it wants its rows. A warp. Behind no fence but that one: what was read of
- * the window was read by kernels before this one.
+ * Tells the ranks of this node that its window may be written, and in a dispatch where it wants its rows. A warp. Behind no fence: what was read of the window was
+ * read by kernels before this one.
  */
 EPF_DEV_FN void ht_say_begun(const struct ht_job *j, uint64_t call, int dispatch)
 {
-	for (uint32_t i = epf_lane(); i < ht_mates(j) && dispatch; i += LL_LANES) {
-		uint64_t *line = ht_flag_of(j, HT_READY, ht_mate(j, i));
+	uint32_t words = dispatch ? HT_READY_SAID : 1u;
+	uint64_t begun = ht_begun(j, call);
 
-		epf_st_relaxed_sys(line + HT_READY_OUT, j->place_out);
-		epf_st_relaxed_sys(line + HT_READY_ROOM, j->received);
-		epf_st_relaxed_sys(line + HT_READY_INDEX, j->place_index);
-		epf_st_relaxed_sys(line + HT_READY_WEIGHTS, j->place_weights);
-		epf_st_relaxed_sys(line + HT_READY_SCALES, j->place_scales);
-		epf_st_relaxed_sys(line + HT_READY_NUMBERS, j->place_numbers);
-		epf_st_relaxed_sys(line + HT_READY_STRIDE, j->out_stride[0]);
+	for (uint32_t i = epf_lane(); i < ht_mates(j) * words; i += LL_LANES) {
+		uint32_t word = i % words;
+
+		epf_st_relaxed_sys(ht_flag_of(j, HT_READY, ht_mate(j, i / words)) + word,
+				   word == HT_READY_FLAG ? begun : begun << 32 | ht_said(j, word));
 	}
-	if (dispatch)
-		epf_fence_sys();
-	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES)
-		epf_st_relaxed_sys(ht_flag_of(j, HT_READY, ht_mate(j, i)), call + 1u);
+}
+
+/* Waits until all ranks of this node have told that; all threads of a block. */
+EPF_DEV_FN void ht_wait_begun(const struct ht_job *j, uint64_t call, int dispatch)
+{
+	uint32_t words = dispatch ? HT_READY_SAID : 1u, late = UINT32_MAX;
+
+	for (uint32_t i = epf_thread_in_block(); i < ht_mates(j) * words; i += j->threads)
+		if (i / words != late && /* the deadline is the rank's */
+		    ht_wait_ready_word(j, call, ht_mate(j, i / words), i % words))
+			late = i / words;
+	epf_block_barrier();
 }
 
 /* Calls that have moved rows. */
@@ -314,7 +332,7 @@ EPF_DEV_FN void ht_ready(const struct ht_job *j)
 		ht_count_from(j, ht_moved(j), 0);
 	if (epf_thread_in_block() < LL_LANES)
 		ht_say_begun(j, ht_moved(j), 1);
-	(void)ht_wait_flags(j, HT_READY, ht_moved(j) + 1u);
+	ht_wait_begun(j, ht_moved(j), 1);
 	ht_wait_ready(j, ht_moved(j));
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0)
@@ -347,9 +365,10 @@ EPF_DEV_FN void ht_meet(const struct ht_job *j, uint64_t call, int dispatch)
 		ht_count_from(j, call, 1);
 	if (j->nodes == 1 && epf_block_number() == 0 && epf_thread_in_block() < LL_LANES)
 		ht_say_begun(j, call, dispatch);
-	ht_mark_members(j, dispatch);
+	ht_mark_members(j);
+	ht_mark_rows(j, dispatch);
 	if (j->nodes == 1) {
-		(void)ht_wait_flags(j, HT_READY, call + 1u);
+		ht_wait_begun(j, call, dispatch);
 		if (epf_thread_in_block() == 0)
 			ht_phase(j, EPF_WHY_WAIT);
 	}
@@ -366,7 +385,14 @@ EPF_DEV_FN void ht_exchange(const struct ht_job *j, uint64_t call)
 		ht_phase(j, EPF_WHY_MOVE);
 }
 
-/* A rank that was late may still write: withdraws the consent, and gives one that is writing the time to finish. A warp. */
+/* Whoever may still write: a rank that was late; if counts were, any rank, for it may have seen them all. */
+EPF_DEV_FN int ht_may_write(const struct ht_job *j, uint32_t rank)
+{
+	return ht_peer_of(j, rank)->late ||
+	       (j->counting && !epf_ld_relaxed_gpu(&ht_state_of(j)->fits));
+}
+
+/* Withdraws the consent from them, and gives one that is writing the time to finish. A warp. */
 EPF_DEV_COLD void ht_withdraw(const struct ht_job *j, uint64_t call)
 {
 	const struct epf_gpu_ctx *ctx = ht_ctx(j);
@@ -376,13 +402,13 @@ EPF_DEV_COLD void ht_withdraw(const struct ht_job *j, uint64_t call)
 		uint32_t rank = ht_mate(j, i);
 		uint64_t *gone = ht_flag_of(j, HT_GONE, rank);
 
-		if (ht_peer_of(j, rank)->late)
+		if (ht_may_write(j, rank))
 			epf_st_relaxed_sys(gone, call + 1u);
 	}
 	for (uint32_t i = epf_lane(); i < ht_mates(j); i += LL_LANES) {
 		uint32_t rank = ht_mate(j, i);
 
-		while (ht_peer_of(j, rank)->late && epf_timer() - start < grace &&
+		while (ht_may_write(j, rank) && epf_timer() - start < grace &&
 		       epf_ld_acquire_sys(ht_word_at(j, j->control, HT_ROWS, rank, j->parts - 1u)) <
 			       call + 1u)
 			epf_relax();
@@ -396,17 +422,21 @@ EPF_DEV_FN uint64_t ht_grouped(const struct ht_job *j)
 	return epf_ld_relaxed_gpu(&ht_state_of(j)->grouped);
 }
 
-/* Ends it: nothing of this call is read any more, but by the spread of a grouped dispatch, number `grouped`. */
+/*
+ * Ends it: nothing of this call is read any more, but by the spread of a grouped dispatch, number `grouped`. A dispatch that has exchanged counts and moves no rows
+ * does not count, unless a rank was late: that one may have seen all counts, and be on its way.
+ */
 EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call, uint64_t grouped)
 {
 	struct ht_state *s = ht_state_of(j);
-	int last = ht_last_block(j, &s->done[1], j->nodes > 1);
+	int last = ht_last_block(j, &s->done[1], j->nodes > 1), late;
 
 	if (epf_thread_in_block() == 0)
 		ht_phase(j, EPF_WHY_COPY);
 	if (!last || epf_thread_in_block() >= LL_LANES)
 		return;
-	if (epf_ld_relaxed_gpu(&s->bad) & HT_BAD_LATE)
+	late = (epf_ld_relaxed_gpu(&s->bad) & HT_BAD_LATE) != 0;
+	if (late)
 		ht_withdraw(j, call);
 	if (j->nodes > 1) {
 		ht_say_ready(j);
@@ -416,7 +446,8 @@ EPF_DEV_FN void ht_end(const struct ht_job *j, uint64_t call, uint64_t grouped)
 	if (epf_lane() == 0) {
 		epf_st_relaxed_gpu(&s->next, 0);
 		epf_st_relaxed_gpu(&s->taken, 0);
-		epf_st_relaxed_gpu(&s->moved, call + 1u);
+		if (late || !j->counting || epf_ld_relaxed_gpu(&s->fits))
+			epf_st_relaxed_gpu(&s->moved, call + 1u);
 		if (j->grouped)
 			epf_st_release_gpu(&s->ended, grouped + 1u);
 	}
@@ -539,20 +570,11 @@ EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c, 
 		ht_pass_part(part);
 }
 
-EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
+/* Moves the rows of a dispatch. All threads of the grid, when the marks are filled in. */
+EPF_DEV_FN void ht_transfer(const struct ht_job *j, uint64_t call, uint64_t grouped, int crosses)
 {
-	uint64_t call = ht_moved(j), grouped = ht_grouped(j);
-	struct ht_chunks c;
-	int crosses;
+	struct ht_chunks c = ht_chunks(j);
 
-	if (j->if_it_fits && !epf_ld_relaxed_gpu(&ht_state_of(j)->fits))
-		return;
-	c = ht_chunks(j);
-	crosses = ht_crosses(j);
-	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
-		ht_written()[i] = 0;
-	ht_meet(j, call, 1);
-	ht_mark_targets(j, call, 1);
 	if (crosses)
 		ht_send_across(j);
 	ht_send_rows(j, &c, call, grouped);
@@ -560,7 +582,75 @@ EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
 		ht_forward(j, call);
 	ht_exchange(j, call);
 	ht_receive_rows(j);
+}
+
+EPF_DEV_FN void ht_dispatch(const struct ht_job *j)
+{
+	uint64_t call = ht_moved(j), grouped = ht_grouped(j);
+	int crosses;
+
+	if (j->if_it_fits && !epf_ld_relaxed_gpu(&ht_state_of(j)->fits))
+		return;
+	crosses = ht_crosses(j);
+	for (uint32_t i = epf_thread_in_block(); i < HT_PARTS; i += j->threads)
+		ht_written()[i] = 0;
+	ht_meet(j, call, 1);
+	ht_mark_targets(j, call, 1);
+	ht_transfer(j, call, grouped, crosses);
 	ht_end(j, call, grouped);
+}
+
+/* The other blocks wait for block 0, which has read the counts. Returns whether rows fit. */
+EPF_DEV_FN int ht_wait_verdict(const struct ht_job *j, uint64_t counted)
+{
+	while (epf_thread_in_block() == 0 &&
+	       epf_ld_acquire_gpu(&ht_state_of(j)->counted) == counted)
+		epf_relax();
+	epf_block_barrier();
+	return epf_ld_relaxed_gpu(&ht_state_of(j)->fits) != 0;
+}
+
+/*
+ * A dispatch that exchanges the counts itself, as ht_notify() does, and moves rows if they fit; few ranks of one node. Block 0 waits for the counts of the other
+ * ranks; it is the last one that gets a piece of what is to be done before. Meanwhile the other blocks learn where the ranks want their rows.
+ */
+EPF_DEV_FN void ht_counted_dispatch(const struct ht_job *j)
+{
+	struct ht_state *s = ht_state_of(j);
+	uint64_t call = ht_moved(j), counted = epf_ld_relaxed_gpu(&s->counted);
+	uint32_t pieces = ht_count_pieces(j);
+	int fits;
+
+	if (epf_thread_in_block() == 0)
+		ht_count_from(j, call, 1);
+	for (uint32_t i = j->blocks - 1u - epf_block_number(); i <= pieces; i += j->blocks)
+		if (i < pieces)
+			ht_count_piece(j, counted, i);
+		else if (epf_thread_in_block() < LL_LANES)
+			ht_say_begun(j, call, 1);
+	epf_block_barrier();
+	if (epf_thread_in_block() == 0) {
+		epf_fence_gpu();
+		(void)epf_add_gpu(&s->met, 1);
+	}
+	if (epf_block_number() == 0)
+		ht_take_counts(j, counted);
+	/* Block 0 has waited as long as it may, if counts are late. */
+	if (epf_block_number() != 0 || epf_ld_relaxed_gpu(&s->fits)) {
+		ht_mark_members(j);
+		ht_wait_begun(j, call, 1);
+		ht_mark_targets(j, call, 1);
+	}
+	fits = ht_wait_verdict(j, counted);
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_WAIT);
+	if (fits) {
+		ht_mark_rows(j, 1);
+		ht_count_rows(j, call);
+		epf_block_barrier();
+		ht_transfer(j, call, 0, 0);
+	}
+	ht_end(j, call, 0);
 }
 
 #endif

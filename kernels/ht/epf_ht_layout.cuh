@@ -6,11 +6,9 @@
 #ifndef EPF_KERNELS_HT_LAYOUT_CUH
 #define EPF_KERNELS_HT_LAYOUT_CUH
 
-#include "kernels/ht/epf_ht_net.cuh"
+#include "kernels/ht/epf_ht_shared.cuh"
 
-#define HT_THREADS 512u /* at most, of a block */
-#define HT_STEPS   8u   /* tokens of a thread in a batch */
-#define HT_AHEAD   8u   /* entries of a thread whose loads are under way together */
+#define HT_AHEAD 8u /* entries of a thread whose loads are under way together */
 
 /* Of a block: warps at most. */
 #define HT_WARPS (HT_THREADS / (LL_LANES > 1u ? LL_LANES : HT_THREADS))
@@ -19,25 +17,6 @@
 EPF_DEV_FN uint32_t ht_batch(const struct ht_job *j)
 {
 	return HT_STEPS * j->threads;
-}
-
-/* Whether each token of the batch goes to the rank, a byte a token. In shared memory. */
-EPF_DEV_FN uint8_t *ht_seen(void)
-{
-	EPF_DEV_SHARED uint8_t seen[HT_STEPS * HT_THREADS];
-
-	return seen;
-}
-
-EPF_STATIC_ASSERT(2 * HT_RANKS_MAX <= HT_LOCAL_MAX,
-		  "ht_sizes() keeps two words a rank in ht_entries()");
-
-/* Entries of each expert of the rank. In shared memory. */
-EPF_DEV_FN uint32_t *ht_entries(void)
-{
-	EPF_DEV_SHARED uint32_t entries[HT_LOCAL_MAX];
-
-	return entries;
 }
 
 /* An entry of a token: the expert's number among those of the rank, or the entry goes elsewhere. The first rank's blocks also report what is no expert. */

@@ -27,6 +27,19 @@ EPF_DEV_FN int ht_goes(const struct ht_job *j, uint32_t token, uint32_t to)
 	return HT_AT(const uint8_t, j->in_rank)[(uint64_t)token * j->ranks + to] != 0;
 }
 
+/*
+ * Rows for a rank or node as the layout says; UINT32_MAX: this is not known. All other ranks reckon with that number, so what in_rank has beyond it is left out.
+ */
+EPF_DEV_FN uint32_t ht_laid(const struct ht_job *j, uint32_t to)
+{
+	uint32_t rows;
+
+	if (!j->per_rank || j->looks || j->nodes > 1)
+		return UINT32_MAX;
+	rows = HT_AT(const uint32_t, j->per_rank)[to];
+	return rows < j->tokens ? rows : j->tokens;
+}
+
 /* Notes which of this rank's rows for a rank or node a token is; -1: none. */
 EPF_DEV_FN void ht_note_place(const struct ht_job *j, uint32_t token, uint32_t to, int32_t place)
 {
@@ -42,65 +55,74 @@ EPF_DEV_FN void ht_note_place(const struct ht_job *j, uint32_t token, uint32_t t
 	[(uint64_t)node * j->tokens + (uint32_t) place] = token;
 }
 
+/* What a block numbers of the rows for one rank or node. */
+struct ht_share {
+	uint32_t begin; /* the first token */
+	uint32_t end;   /* one past the last one */
+	uint32_t laid;  /* ht_laid() */
+};
+
 /*
- * Numbers the rows of a batch that begins at token `first` for one rank or node, from `next` on, in ascending token: step by step, in each by warp, in each by
- * lane. Returns the number behind the last one, in all threads.
+ * Numbers the rows of a batch that begins at token `first` for one rank or node, from `next` on, in ascending token: a thread has neighbours. Those of lanes before
+ * it are counted bit by bit. Returns the number behind the last one, in all threads.
  */
-EPF_DEV_FN uint32_t ht_number_batch(const struct ht_job *j, uint32_t to, uint32_t first,
-				    uint32_t next)
+EPF_DEV_FN uint32_t ht_number_batch(const struct ht_job *j, uint32_t to, const struct ht_share *t,
+				    uint32_t first, uint32_t next)
 {
-	EPF_DEV_SHARED uint32_t rows[HT_STEPS][HT_WARPS], step[HT_STEPS];
+	EPF_DEV_SHARED uint32_t rows[HT_WARPS];
 	uint32_t me = epf_thread_in_block(), warp = me / LL_LANES, warps = j->threads / LL_LANES;
-	uint32_t goes = 0;
+	uint32_t goes = 0, count = 0, sum = 0, place = next;
 
-	LL_UNROLL
+	LL_ROLLED
 	for (uint32_t s = 0; s < HT_STEPS; s++) {
-		uint32_t at = s * j->threads + me;
+		uint32_t token = first + me * HT_STEPS + s;
+		uint32_t is_one = token < t->end && ht_goes(j, token, to);
 
-		if (first + at < j->tokens && ht_goes(j, first + at, to))
-			goes |= 1u << s;
+		goes |= is_one << s;
+		count += is_one;
+	}
+	LL_UNROLL
+	for (uint32_t bit = 0; 1u << bit <= HT_STEPS; bit++) {
+		epf_lanes some = epf_lanes_where((int)(count >> bit & 1u));
+
+		place += epf_lanes_before(some) << bit;
+		sum += epf_lanes_count(some) << bit;
 	}
 	epf_block_barrier();
-	LL_UNROLL
-	for (uint32_t s = 0; s < HT_STEPS; s++) {
-		uint32_t n = epf_lanes_count(epf_lanes_where(goes >> s & 1u));
-
-		if (epf_lane() == 0)
-			rows[s][warp] = n;
-	}
+	if (epf_lane() == 0)
+		rows[warp] = sum;
 	epf_block_barrier();
-	for (uint32_t s = me; s < HT_STEPS; s += j->threads) {
-		uint32_t sum = 0;
-
-		for (uint32_t w = 0; w < warps; w++) {
-			uint32_t n = rows[s][w];
-
-			rows[s][w] = sum;
-			sum += n;
-		}
-		step[s] = sum;
+	LL_ROLLED
+	for (uint32_t w = 0; w < warps; w++) {
+		place += w < warp ? rows[w] : 0;
+		next += rows[w];
 	}
-	epf_block_barrier();
-	LL_UNROLL
+	LL_ROLLED
 	for (uint32_t s = 0; s < HT_STEPS; s++) {
-		uint32_t token = first + s * j->threads + me, is_one = goes >> s & 1u;
-		uint32_t place =
-			next + rows[s][warp] + epf_lanes_before(epf_lanes_where((int)is_one));
+		uint32_t token = first + me * HT_STEPS + s, is_one = goes >> s & 1u;
 
-		if (token < j->tokens)
-			ht_note_place(j, token, to, is_one ? (int32_t)place : -1);
-		next += step[s];
+		if (token >= t->begin && token < t->end)
+			ht_note_place(j, token, to,
+				      is_one && place < t->laid ? (int32_t)place : -1);
+		place += is_one;
 	}
 	return next;
 }
 
-/* Numbers the rows for one rank or node in ascending token. */
-EPF_DEV_FN void ht_number_rows(const struct ht_job *j, uint32_t to)
+/*
+ * Numbers the rows for one rank or node in ascending token. One of `shares` blocks, which all look at the tokens before theirs: to store the numbers takes longer.
+ */
+EPF_DEV_FN void ht_number_rows(const struct ht_job *j, uint32_t to, uint32_t share, uint32_t shares)
 {
-	uint32_t next = 0;
+	uint32_t each = (j->tokens + shares - 1u) / shares, next = 0;
+	struct ht_share t = { share * each, (share + 1u) * each, ht_laid(j, to) };
 
-	for (uint32_t first = 0; first < j->tokens; first += ht_batch(j))
-		next = ht_number_batch(j, to, first, next);
+	t.end = t.end < j->tokens ? t.end : j->tokens;
+	for (uint32_t first = 0; first < t.end; first += ht_batch(j))
+		next = ht_number_batch(j, to, &t, first, next);
+	if (epf_thread_in_block() == 0 && share + 1u == shares && t.laid != UINT32_MAX &&
+	    next != t.laid)
+		ht_complain(j, HT_BAD_LAYOUT, t.laid, next);
 	epf_block_barrier();
 }
 
@@ -108,8 +130,10 @@ EPF_DEV_FN void ht_number_rows(const struct ht_job *j, uint32_t to)
 EPF_DEV_FN uint32_t ht_rows_for(const struct ht_job *j, uint32_t to)
 {
 	EPF_DEV_SHARED uint32_t rows;
-	uint32_t mine = 0;
+	uint32_t laid = ht_laid(j, to), mine = 0;
 
+	if (laid != UINT32_MAX)
+		return laid;
 	epf_block_barrier();
 	if (epf_thread_in_block() == 0)
 		rows = 0;
@@ -128,6 +152,12 @@ EPF_DEV_FN uint32_t ht_rows_for(const struct ht_job *j, uint32_t to)
 	return rows;
 }
 
+/* The room of the guessed dispatch, and whether it exchanges the counts: all ranks must say the same. */
+EPF_DEV_FN uint32_t ht_room_said(const struct ht_job *j)
+{
+	return j->room ^ j->counting << 31;
+}
+
 /* Sends this rank's rows for a rank or node to every rank, and a rank's entries of its experts to that rank. */
 EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t to, uint32_t rows)
 {
@@ -141,21 +171,10 @@ EPF_DEV_FN void ht_send_counts(const struct ht_job *j, uint64_t call, uint32_t t
 	if (epf_thread_in_block() == 0) {
 		ht_send_count(j, call, to, ht_counts_flags(j),
 			      j->received << 2 | (j->host ? 2u : 0u) | j->grown);
-		ht_send_count(j, call, to, ht_counts_flags(j) + 1u, j->room);
+		ht_send_count(j, call, to, ht_counts_flags(j) + 1u, ht_room_said(j));
 	}
 	for (uint32_t e = epf_thread_in_block(); e < j->local; e += j->threads)
 		ht_send_count(j, call, to, ht_counts_experts(j) + e, entries[e]);
-}
-
-/* Ranks: what as many send is kept in shared memory. On a CPU fewer, so that tests meet both. */
-#define HT_FEW (LL_LANES > 1u ? 32u : 5u)
-
-/* What each of few ranks has sent, but for entries: [ranks][ht_counts_experts()]. In shared memory. */
-EPF_DEV_FN uint32_t *ht_kept(void)
-{
-	EPF_DEV_SHARED uint32_t kept[HT_FEW * (2u * HT_FEW + 2u)];
-
-	return kept;
 }
 
 /* Waits for the counts of ranks of other nodes. Returns 1 if one that this thread waits for was late. */
@@ -167,6 +186,22 @@ HT_FAR_FN int ht_wait_far_counts(const struct ht_job *j, uint64_t call)
 		if (!ht_is_mate(j, r))
 			late |= ht_wait_signal(j, HT_SIG_COUNTS, r, call + 1u);
 	return late;
+}
+
+/* The thread of a block that decides, for it has nothing else to do. */
+EPF_DEV_FN int ht_decides(const struct ht_job *j)
+{
+	return epf_thread_in_block() + 1u == j->threads;
+}
+
+/* Block 0 of a dispatch that exchanges counts waits for the others, which have done then what they do for it. One thread. */
+EPF_DEV_FN void ht_wait_met(const struct ht_job *j)
+{
+	struct ht_state *s = ht_state_of(j);
+
+	while (epf_ld_acquire_gpu(&s->met) != j->blocks)
+		epf_relax();
+	epf_st_relaxed_gpu(&s->met, 0);
 }
 
 /*
@@ -258,7 +293,7 @@ EPF_DEV_FN uint32_t ht_sent_by(const struct ht_job *j, uint64_t call, uint32_t r
 	return sum;
 }
 
-/* Of each rank, in shared memory; adds and out lie where the sums of entries were (ht_entries()), which the CPU has by then. */
+/* Of each rank, in shared memory; adds and out of many ranks lie where the sums of entries were (ht_entries()), which the CPU has by then. */
 struct ht_sizes {
 	uint32_t *
 		adds; /* the most rows that its window holds: those received in a dispatch, or those that a combine adds */
@@ -269,8 +304,16 @@ struct ht_sizes {
 
 EPF_DEV_FN struct ht_sizes ht_sizes(void)
 {
-	EPF_DEV_SHARED uint32_t flags[HT_RANKS_MAX], in[HT_RANKS_MAX];
-	struct ht_sizes s = { ht_entries(), ht_entries() + HT_RANKS_MAX, flags, in };
+	struct ht_counting *c = &ht_shared()->counting;
+	struct ht_sizes s = { c->entries, c->entries + HT_RANKS_MAX, c->flags, c->in };
+
+	return s;
+}
+
+EPF_DEV_FN struct ht_sizes ht_sizes_of_few(void)
+{
+	uint32_t *at = ht_shared()->counting.flags;
+	struct ht_sizes s = { at, at + HT_FEW, at + 2u * HT_FEW, at + HT_FEW };
 
 	return s;
 }
@@ -308,7 +351,7 @@ EPF_DEV_FN uint32_t ht_flags_of(const struct ht_job *j, uint64_t call, uint32_t 
 	uint32_t spare = received / 8u > j->spare ? received / 8u : j->spare;
 	/* Unsigned: outputs that are too short are far too long, too. */
 	int fits = has && has - received <= spare &&
-		   ht_told(j, call, rank, ht_counts_flags(j) + 1u) == j->room;
+		   ht_told(j, call, rank, ht_counts_flags(j) + 1u) == ht_room_said(j);
 
 	return (flags & 1u ? HT_GROWN : 0u) | (flags & 2u ? HT_WAITS : 0u) | (fits ? HT_FITS : 0u);
 }
@@ -357,32 +400,44 @@ EPF_DEV_FN void ht_read_rows(const struct ht_job *j, uint64_t call, int late, st
 	epf_block_barrier();
 }
 
-/*
- * What holds for all ranks: the most rows that a window holds, of any rank, and the most that cross between nodes; whether outputs fit, and whether segments are
- * to be mapped. With it the CPU has all that it waits for. One thread.
- */
-EPF_DEV_FN void ht_say_sizes(const struct ht_job *j, int late, struct ht_sizes n)
+/* What all ranks alike make of the counts. */
+struct ht_verdict {
+	uint32_t room;      /* rows that windows must hold */
+	uint32_t need;      /* rows that areas across nodes must hold */
+	uint32_t forwarded; /* rows that this rank forwards */
+	uint32_t bits;      /* HT_GROWN, HT_FITS */
+};
+
+/* Reaches it, and notes whether outputs fit. One thread. */
+EPF_DEV_FN struct ht_verdict ht_decide(const struct ht_job *j, int late, struct ht_sizes n)
 {
-	uint64_t *host = HT_AT(uint64_t, j->host);
-	uint32_t most = 0, need = 0, grown = 0, all = late ? 0 : HT_FITS | HT_WAITS, fits;
+	uint32_t grown = 0, all = late ? 0 : HT_FITS | HT_WAITS;
+	struct ht_verdict v = { 0, 0, n.in[j->rank], 0 };
 
 	LL_ROLLED
 	for (uint32_t r = 0; r < j->ranks; r++) {
-		most = n.adds[r] > most ? n.adds[r] : most;
-		need = n.out[r] > need ? n.out[r] : need;
+		v.room = n.adds[r] > v.room ? n.adds[r] : v.room;
+		v.need = n.out[r] > v.need ? n.out[r] : v.need;
 		grown |= n.flags[r] & HT_GROWN;
 		all &= n.flags[r];
 	}
-	fits = most <= j->room ? all & HT_FITS : 0;
-	grown = all & HT_WAITS ? grown : 0;
-	epf_st_relaxed_gpu(&ht_state_of(j)->fits, fits);
-	*HT_AT(uint32_t, j->plan + j->at.need) = need;
+	v.bits = (v.room <= j->room ? all & HT_FITS : 0) | (all & HT_WAITS ? grown : 0);
+	epf_st_relaxed_gpu(&ht_state_of(j)->fits, v.bits & HT_FITS);
+	*HT_AT(uint32_t, j->plan + j->at.need) = v.need;
+	return v;
+}
+
+/* Tells the CPU, which then has all that it waits for. One thread, when the others have stored what they tell it. */
+EPF_DEV_FN void ht_say_verdict(const struct ht_job *j, const struct ht_verdict *v)
+{
+	uint64_t *host = HT_AT(uint64_t, j->host);
+
 	if (!host)
 		return;
-	epf_st_relaxed_sys(&host[2], most);
-	epf_st_relaxed_sys(&host[3], need);
-	epf_st_relaxed_sys(&host[4], n.in[j->rank]);
-	epf_st_relaxed_sys(&host[5], grown | fits);
+	epf_st_relaxed_sys(&host[2], v->room);
+	epf_st_relaxed_sys(&host[3], v->need);
+	epf_st_relaxed_sys(&host[4], v->forwarded);
+	epf_st_relaxed_sys(&host[5], v->bits);
 	epf_fence_sys();
 	epf_st_relaxed_sys(&host[0], j->ticket);
 }
@@ -460,29 +515,32 @@ EPF_DEV_FN void ht_plan_parts(const struct ht_job *j)
 	}
 }
 
-/* From the counts of all ranks: the matrix of rows, the plan, and what the CPU waits for. All threads of a block. */
-HT_FAR_FN void ht_read_many(const struct ht_job *j, uint64_t call, int late)
+/* From the counts of all ranks: the matrix of rows, the plan, and, in the thread that decides, the verdict. All threads of a block. */
+HT_FAR_FN struct ht_verdict ht_read_many(const struct ht_job *j, uint64_t call, int late)
 {
 	struct ht_leg none = { -1, 0, 0, 0 };
 	struct ht_sizes sizes = ht_sizes();
+	struct ht_verdict v = { 0 };
 
 	ht_read_rows(j, call, late, sizes);
-	if (epf_thread_in_block() + 1u == j->threads) /* which has nothing else to do */
-		ht_say_sizes(j, late, sizes);
+	if (ht_decides(j))
+		v = ht_decide(j, late, sizes);
 	for (uint32_t n = epf_thread_in_block(); n < j->nodes; n += j->threads)
 		ht_legs_out(j)[n] = late ? none : ht_leg_out(j, call, n);
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
 		ht_legs_in(j)[r] = late ? none : ht_leg_in(j, call, r);
 	ht_plan_parts(j);
+	return v;
 }
 
 /* The same of few ranks of one node, where each adds its own rows. The code is short: it has to be fetched while all wait. */
-EPF_DEV_FN void ht_read_few(const struct ht_job *j, uint64_t call, int late)
+EPF_DEV_FN struct ht_verdict ht_read_few(const struct ht_job *j, uint64_t call, int late)
 {
 	uint32_t *matrix = HT_AT(uint32_t, j->matrix);
 	uint32_t *parts = HT_AT(uint32_t, j->plan + j->at.parts);
 	uint32_t *totals = HT_AT(uint32_t, j->plan + j->at.totals);
-	struct ht_sizes n = ht_sizes();
+	struct ht_sizes n = ht_sizes_of_few();
+	struct ht_verdict v = { 0 };
 
 	epf_block_barrier();
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads) {
@@ -505,30 +563,52 @@ EPF_DEV_FN void ht_read_few(const struct ht_job *j, uint64_t call, int late)
 			epf_st_relaxed_sys(HT_AT(uint64_t, j->host) + 1,
 					   late ? UINT64_MAX : received);
 	}
+	if (j->counting && epf_thread_in_block() == j->threads / 2u) /* meanwhile */
+		ht_wait_met(j);
 	epf_block_barrier();
-	if (epf_thread_in_block() == 0)
-		ht_say_sizes(j, late, n);
+	if (ht_decides(j))
+		v = ht_decide(j, late, n);
+	return v;
 }
 
-/* Waits for the counts of all ranks, and reads them. One block. */
+EPF_DEV_FN int ht_are_few(const struct ht_job *j)
+{
+	return j->nodes == 1 && j->ranks <= HT_FEW;
+}
+
+/* Lets them go on: the matrix and the verdict are there. All threads. */
+EPF_DEV_FN void ht_let_go(const struct ht_job *j, uint64_t call)
+{
+	epf_block_barrier();
+	if (epf_thread_in_block() != 0)
+		return;
+	epf_fence_gpu();
+	epf_st_release_gpu(&ht_state_of(j)->counted, call + 1u);
+}
+
+/* Waits for the counts of all ranks, reads them, and tells the CPU. One block. */
 EPF_DEV_FN void ht_take_counts(const struct ht_job *j, uint64_t call)
 {
+	struct ht_verdict v;
 	int late;
 
-	if (epf_thread_in_block() == 0)
-		ht_count_from(j, call, 1);
 	late = ht_wait_counts(j, call);
 	if (epf_thread_in_block() == 0)
 		ht_phase(j, EPF_WHY_WAIT);
-	ht_say_entries(j, late);
-	if (j->nodes == 1 && j->ranks <= HT_FEW)
-		ht_read_few(j, call, late);
-	else
-		ht_read_many(j, call, late);
-	if (epf_thread_in_block() == 0) {
-		ht_phase(j, EPF_WHY_COPY);
-		epf_st_relaxed_gpu(&ht_state_of(j)->counted, call + 1u);
+	if (ht_are_few(j)) {
+		v = ht_read_few(j, call, late);
+		if (j->counting)
+			ht_let_go(j, call);
+		ht_say_entries(j, late);
+	} else {
+		ht_say_entries(j, late);
+		v = ht_read_many(j, call, late);
 	}
+	epf_block_barrier();
+	if (ht_decides(j))
+		ht_say_verdict(j, &v);
+	if (epf_thread_in_block() == 0)
+		ht_phase(j, EPF_WHY_COPY);
 }
 
 /* This block's counts are written: the last of `all` sends those for ranks of other nodes, and waits until they are on their way. */
@@ -545,31 +625,47 @@ HT_FAR_FN void ht_send_far_counts(const struct ht_job *j, uint64_t call, uint32_
 }
 
 /*
- * A block for each rank, with several nodes then one for each node, and as many that number rows meanwhile. Where it looks at topk_idx itself there is one for
- * each chunk of a rank's tokens, and the last of these numbers them. The last block of all waits for what other ranks send.
+ * Pieces of what a rank does for an exchange without waiting: for each rank, with several nodes then for each node, it counts rows, and in `chunks` pieces it numbers
+ * them. Where it looks at topk_idx itself there is one for each chunk of a rank's tokens, and the last of these numbers the rows.
  */
+EPF_DEV_FN uint32_t ht_count_pieces(const struct ht_job *j)
+{
+	return j->looks ? j->ranks * j->chunks : ht_counted(j) * (1u + j->chunks);
+}
+
+/* One of them. All threads of a block. */
+EPF_DEV_FN void ht_count_piece(const struct ht_job *j, uint64_t call, uint32_t piece)
+{
+	uint32_t all = ht_counted(j), rows;
+
+	if (j->looks) {
+		if (!ht_look_for(j, piece / j->chunks, piece % j->chunks, &rows))
+			return;
+		ht_send_counts(j, call, piece / j->chunks, rows);
+		ht_number_rows(j, piece / j->chunks, 0, 1);
+	} else if (piece < all) {
+		ht_send_counts(j, call, piece, ht_rows_for(j, piece));
+		if (j->nodes > 1)
+			ht_send_far_counts(j, call, all);
+	} else {
+		ht_number_rows(j, (piece - all) / j->chunks, (piece - all) % j->chunks, j->chunks);
+	}
+}
+
+/* A block for each piece; the last block waits for what other ranks send. */
 EPF_DEV_FN void ht_notify(const struct ht_job *j)
 {
 	uint64_t call = epf_ld_relaxed_gpu(&ht_state_of(j)->counted);
-	uint32_t all = ht_counted(j), to = epf_block_number() / j->chunks, rows = 0;
-	int counts = j->looks || to < all;
 
-	if (epf_block_number() + 1u == j->blocks) {
-		ht_take_counts(j, call);
+	if (epf_block_number() + 1u < j->blocks) {
+		ht_count_piece(j, call, epf_block_number());
 		return;
 	}
-	if (j->looks) {
-		if (!ht_look_for(j, to, epf_block_number() % j->chunks, &rows))
-			return;
-	} else if (counts) {
-		rows = ht_rows_for(j, to);
-	}
-	if (counts)
-		ht_send_counts(j, call, to, rows);
-	if (j->looks || !counts)
-		ht_number_rows(j, counts ? to : to - all);
-	if (counts && j->nodes > 1)
-		ht_send_far_counts(j, call, all);
+	if (epf_thread_in_block() == 0)
+		ht_count_from(j, call, 1);
+	ht_take_counts(j, call);
+	if (epf_thread_in_block() == 0)
+		epf_st_relaxed_gpu(&ht_state_of(j)->counted, call + 1u);
 }
 
 #endif

@@ -145,47 +145,10 @@ EPF_DEV_FN uint32_t ht_group_chunks(uint64_t chunks, uint32_t warps)
 
 /* ---- where rows go ---- */
 
-/* What a block knows of each member of its node, in shared memory. */
-struct ht_mark {
-	uint64_t at;     /* where it stores rows for that rank: address of row 0; 0: it must not */
-	uint64_t window; /* of that rank, as it is mapped here */
-	uint32_t room;   /* rows that fit there */
-	uint32_t rank;
-	uint32_t
-		first; /* dispatch: index there of this rank's first row; combine: of the first of its rows for this rank, here */
-	uint32_t rows; /* combine: of these */
-	uint32_t arrived; /* combine: parts of them that have arrived */
-	uint32_t reserved;
-};
-
-EPF_DEV_FN struct ht_mark *ht_marks(void)
-{
-	EPF_DEV_SHARED struct ht_mark marks[HT_NODE_MAX];
-
-	return marks;
-}
-
 /* Does what comes for this rank go straight to its outputs? */
 EPF_DEV_FN int ht_is_own(const struct ht_job *j, const struct ht_mark *m)
 {
 	return m->rank == j->rank && !j->grouped;
-}
-
-/* Where what travels with rows goes at a member: its outputs. */
-struct ht_beside {
-	uint64_t index; /* int64; 0: to the window */
-	uint64_t weights;
-	uint64_t scales;
-	uint64_t numbers;
-	uint64_t stride[2]; /* of out_scales: as out_stride */
-};
-
-/* Of the members of a small node, then of this rank in a larger one; the last is none. In shared memory. */
-EPF_DEV_FN struct ht_beside *ht_besides(void)
-{
-	EPF_DEV_SHARED struct ht_beside beside[HT_BESIDE_RANKS + 2u];
-
-	return beside;
 }
 
 EPF_DEV_FN struct ht_beside *ht_beside_of(const struct ht_job *j, const struct ht_mark *m)
@@ -204,35 +167,43 @@ EPF_DEV_FN uint64_t ht_window(const struct ht_job *j)
 /* Where a rank wants what a dispatch brings, as this rank maps it; 0: in its window, or, of rows, nowhere that is mapped. */
 struct ht_offer {
 	uint64_t at[HT_PLACES];
-	uint64_t room;
-	uint64_t stride;
+	uint32_t room;
+	uint32_t stride;
 	int in_window; /* rows */
+	int is_there;  /* the rank has said all of it */
 };
 
 /* Loads that do not wait for each other: they are in front of the first row. */
-EPF_DEV_FN struct ht_offer ht_offer_of(const struct ht_job *j, uint32_t rank)
+EPF_DEV_FN struct ht_offer ht_offer_of(const struct ht_job *j, uint64_t call, uint32_t rank)
 {
 	const uint64_t *line = ht_flag_at(j, j->control, HT_READY, rank);
 	const uint64_t *bases = HT_AT(const uint64_t, j->segments) + (uint64_t)rank * HT_SEGMENTS;
-	uint64_t place[HT_PLACES], base[HT_PLACES];
+	uint64_t word[HT_READY_SAID], place[HT_PLACES], base[HT_PLACES];
+	uint64_t begun = ht_begun(j, call);
 	struct ht_offer o;
 
 	LL_UNROLL
-	for (uint32_t i = 0; i < HT_PLACES; i++)
-		place[i] = epf_ld_relaxed_sys(line + HT_READY_OUT + i);
-	o.room = epf_ld_relaxed_sys(line + HT_READY_ROOM);
-	o.stride = epf_ld_relaxed_sys(line + HT_READY_STRIDE);
+	for (uint32_t i = 0; i < HT_READY_SAID; i++)
+		word[i] = epf_ld_relaxed_sys(line + i);
+	o.is_there = word[HT_READY_FLAG] >= begun;
+	LL_UNROLL
+	for (uint32_t i = HT_READY_PLACES; i < HT_READY_SAID; i++)
+		o.is_there &= (int32_t)((uint32_t)(word[i] >> 32) - (uint32_t)begun) >= 0;
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_PLACES; i++) {
-		uint32_t segment = (uint32_t)(place[i] >> 48);
+		uint32_t low = HT_READY_PLACES + 2u * i, segment;
 
+		place[i] = (uint32_t)word[low] | word[low + 1u] << 32;
+		segment = (uint32_t)(place[i] >> 48);
 		base[i] =
 			j->segments && segment && segment <= HT_SEGMENTS ? bases[segment - 1u] : 0;
 	}
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_PLACES; i++)
 		o.at[i] = base[i] ? base[i] + (place[i] & HT_OFFSETS) : 0;
-	o.in_window = !place[0];
+	o.room = (uint32_t)word[HT_READY_ROOM];
+	o.stride = (uint32_t)word[HT_READY_STRIDE];
+	o.in_window = !place[HT_PLACE_OUT];
 	return o;
 }
 
@@ -250,10 +221,10 @@ EPF_DEV_FN void ht_mark_beside(const struct ht_job *j, const struct ht_mark *m,
 		b->stride[0] = j->out_stride[0];
 		b->stride[1] = j->out_stride[1];
 	} else if (j->node_max <= HT_BESIDE_RANKS) {
-		b->index = o->at[HT_READY_INDEX - HT_READY_OUT];
-		b->weights = o->at[HT_READY_WEIGHTS - HT_READY_OUT];
-		b->scales = o->at[HT_READY_SCALES - HT_READY_OUT];
-		b->numbers = o->at[HT_READY_NUMBERS - HT_READY_OUT];
+		b->index = o->at[HT_PLACE_INDEX];
+		b->weights = o->at[HT_PLACE_WEIGHTS];
+		b->scales = o->at[HT_PLACE_SCALES];
+		b->numbers = o->at[HT_PLACE_NUMBERS];
 		b->stride[0] = o->stride;
 		b->stride[1] = 1;
 	}
@@ -265,18 +236,30 @@ EPF_DEV_FN uint32_t ht_part_first(const struct ht_job *j, uint32_t source, uint3
 	return HT_AT(const uint32_t, j->plan + j->at.parts)[source * j->node_max + member];
 }
 
-/* Fills in the marks, but for what other ranks say. All threads of a block. */
-EPF_DEV_FN void ht_mark_members(const struct ht_job *j, int dispatch)
+/* Fills in the marks, but for rows and what other ranks say. All threads of a block. */
+EPF_DEV_FN void ht_mark_members(const struct ht_job *j)
 {
 	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
 		struct ht_mark *k = &ht_marks()[m];
-		uint32_t rank = ht_mate(j, m), before = ht_rows_until(j, j->rank - 1u, rank);
 
-		k->rank = rank;
-		k->window = ht_peer_of(j, rank)->window;
-		k->rows = ht_rows_until(j, j->rank, rank) - before;
+		k->rank = ht_mate(j, m);
+		k->window = ht_peer_of(j, k->rank)->window;
 		k->arrived = 0;
-		k->first = dispatch || rank == j->rank ? before : ht_part_first(j, j->rank, m);
+		if (j->segments) /* of ht_offer_of() */
+			epf_prefetch(HT_AT(const uint64_t, j->segments) +
+				     (uint64_t)k->rank * HT_SEGMENTS);
+	}
+}
+
+/* Fills in where in the matrix this rank's rows are, once it is known; the threads that have filled in the members. */
+EPF_DEV_FN void ht_mark_rows(const struct ht_job *j, int dispatch)
+{
+	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
+		struct ht_mark *k = &ht_marks()[m];
+		uint32_t before = ht_rows_until(j, j->rank - 1u, k->rank);
+
+		k->rows = ht_rows_until(j, j->rank, k->rank) - before;
+		k->first = dispatch || k->rank == j->rank ? before : ht_part_first(j, j->rank, m);
 	}
 }
 
@@ -302,20 +285,21 @@ EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispa
 			k->room = j->received;
 		} else if (k->rank == j->rank) {
 			; /* the window, for rows that have crossed */
-		} else if (epf_ld_acquire_sys(ht_flag_at(j, j->control, HT_READY, k->rank)) <
-			   call + 1u) {
-			k->at = 0;
 		} else {
 			uint64_t gone =
 				epf_ld_relaxed_sys(ht_flag_at(j, j->control, HT_GONE, k->rank));
 
 			if (dispatch)
-				o = ht_offer_of(j, k->rank);
+				o = ht_offer_of(j, call, k->rank);
+			else
+				o.is_there = epf_ld_acquire_sys(ht_flag_at(j, j->control, HT_READY,
+									   k->rank)) >=
+					     ht_begun(j, call);
 			if (!o.in_window) {
-				k->at = o.at[0];
-				k->room = o.room < k->room ? (uint32_t)o.room : k->room;
+				k->at = o.at[HT_PLACE_OUT];
+				k->room = o.room < k->room ? o.room : k->room;
 			}
-			k->at = gone >= call + 1u ? 0 : k->at;
+			k->at = o.is_there && gone < call + 1u ? k->at : 0;
 		}
 		k->room = k->at ? k->room : 0;
 		if (dispatch && k->room)

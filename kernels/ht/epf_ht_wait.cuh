@@ -387,6 +387,29 @@ EPF_DEV_FN int ht_wait_count(const struct ht_job *j, uint64_t call, uint32_t ran
 	return late;
 }
 
+/* What HT_READY has reached when a rank has begun a call. A dispatch that has exchanged counts and moves no rows is followed by one of the same number. */
+EPF_DEV_FN uint64_t ht_begun(const struct ht_job *j, uint64_t call)
+{
+	return 2u * call + (j->counting ? 1u : 2u);
+}
+
+/* The same of a word of HT_READY; of the flag, which comes with the others, the wait is counted. */
+EPF_DEV_FN int ht_wait_ready_word(const struct ht_job *j, uint64_t call, uint32_t rank,
+				  uint32_t word)
+{
+	uint64_t begun = ht_begun(j, call);
+	struct ht_awaited w = { ht_word_at(j, j->control, HT_READY, rank, word),
+				word == HT_READY_FLAG ? begun : (uint32_t)begun,
+				word == HT_READY_FLAG ? 0u : 32u,
+				HT_READY,
+				rank,
+				EPF_WAKE_ON_STORE,
+				rank,
+				0 };
+
+	return ht_wait_word(j, &w, word == HT_READY_FLAG);
+}
+
 /* Waits until a rank of another node has added to its signal here so many times. */
 EPF_DEV_FN int ht_wait_signal(const struct ht_job *j, uint32_t kind, uint32_t rank, uint64_t times)
 {

@@ -20,6 +20,7 @@ enum ht_kernel {
 	HT_K_NOTIFY,
 	HT_K_READY,
 	HT_K_DISPATCH,
+	HT_K_COUNTED, /* a dispatch that exchanges the counts itself */
 	HT_K_COMBINE,
 	HT_K_TALLY,
 	HT_K_NUMBER,
@@ -62,6 +63,7 @@ struct epf_ht {
 	uint32_t put_bytes;    /* of a command between nodes, at most */
 	int spread_due;        /* a grouped dispatch was launched, and no spread since */
 	uint64_t tickets;      /* notifications that wrote to host memory */
+	struct ht_job due; /* the exchange of counts that the next dispatch makes; blocks 0: none */
 	uint32_t part_rows;    /* of a combine within a node, at least */
 	uint32_t chunk_tokens; /* whose routing a block looks at, at least, where several can */
 	void *scratch;         /* of these blocks: device memory */

@@ -158,6 +158,11 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 
 	if (!err && looks && ht->nodes > 1)
 		err = ll_fail(-EINVAL, "EPF_HT_NO_LAYOUT with %u nodes: it is for one", ht->nodes);
+	if (!err && r->flags & EPF_HT_WITH_DISPATCH && (ht->nodes > 1 || !r->received))
+		err = ll_fail(
+			-EINVAL,
+			"EPF_HT_WITH_DISPATCH with %u nodes and outputs of %u rows: it is for one node, and a dispatch with EPF_HT_IF_IT_FITS",
+			ht->nodes, r->received);
 	if (!err && looks && r->tokens)
 		err = given(r->topk_idx, "topk_idx", 8);
 	if (!err && !looks)
@@ -174,10 +179,11 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 	j.at = ht_plan_of(ht, r->tokens);
 	j.call = EPF_WHY_HT_NOTIFY;
 	j.looks = looks;
-	if (looks)
-		j.chunks = chunks_of(ht, r->tokens);
-	j.blocks = looks ? j.ranks * j.chunks : 2 * (j.ranks + (ht->nodes > 1 ? ht->nodes : 0));
+	j.chunks = chunks_of(ht, r->tokens);
+	j.blocks = looks ? j.ranks * j.chunks
+			 : (1 + j.chunks) * (j.ranks + (ht->nodes > 1 ? ht->nodes : 0));
 	j.blocks++; /* which waits for the others' counts */
+	ht->due.blocks = 0;
 	j.grown = ht->wanted != 0;
 	j.received = r->received <= UINT32_MAX >> 2 ? r->received : 0; /* never fits */
 	j.room = r->room;
@@ -186,6 +192,11 @@ int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *strea
 		j.ticket = ++ht->tickets;
 		EPF_STORE_RELAXED((uint64_t *)r->host,
 				  0); /* it may hold the ticket of another object */
+	}
+	if (r->flags & EPF_HT_WITH_DISPATCH &&
+	    ht->ll->ranks <= (ht->warp > 1 ? HT_FEW_GPU : HT_FEW_CPU)) {
+		ht->due = j;
+		return 0;
 	}
 	return ht_launch(ht, HT_K_NOTIFY, &j, stream);
 }
@@ -325,16 +336,55 @@ static void offer_beside(struct epf_ht *ht, const struct epf_ht_dispatch *d, str
 {
 	struct ht_job o = *j;
 
-	if (ht->node_max > HT_BESIDE_RANKS || (d->row.scale_words && d->out_stride[1] != 1))
+	if (ht->node_max > HT_BESIDE_RANKS ||
+	    (d->row.scale_words && (d->out_stride[1] != 1 || d->out_stride[0] > UINT32_MAX)))
 		return;
-	o.place_index = j->topk ? place_of(ht, d->out_index) : 0;
-	o.place_weights = j->out_weights ? place_of(ht, d->out_weights) : 0;
-	o.place_scales = d->row.scale_words ? place_of(ht, d->out_scales) : 0;
-	o.place_numbers = j->numbered ? place_of(ht, d->out_numbers) : 0;
-	o.beside = !j->topk == !o.place_index && !j->out_weights == !o.place_weights &&
-		   !d->row.scale_words == !o.place_scales && !j->numbered == !o.place_numbers;
+	o.places[HT_PLACE_INDEX] = j->topk ? place_of(ht, d->out_index) : 0;
+	o.places[HT_PLACE_WEIGHTS] = j->out_weights ? place_of(ht, d->out_weights) : 0;
+	o.places[HT_PLACE_SCALES] = d->row.scale_words ? place_of(ht, d->out_scales) : 0;
+	o.places[HT_PLACE_NUMBERS] = j->numbered ? place_of(ht, d->out_numbers) : 0;
+	o.beside = !j->topk == !o.places[HT_PLACE_INDEX] &&
+		   !j->out_weights == !o.places[HT_PLACE_WEIGHTS] &&
+		   !d->row.scale_words == !o.places[HT_PLACE_SCALES] &&
+		   !j->numbered == !o.places[HT_PLACE_NUMBERS];
 	if (o.beside)
 		*j = o;
+}
+
+/*
+ * Makes a dispatch the one that exchanges the counts, which epf_ht_notify() left to it, and forgets that. Returns 0 or -EINVAL: it is not the dispatch of these
+ * counts.
+ */
+static int count_in(struct epf_ht *ht, struct ht_job *j)
+{
+	const struct ht_job due = ht->due, *n = &due;
+	/* Blocks, but for block 0, for each rank; one of them counts, if the others number. */
+	uint32_t room = (j->blocks - 1u) / j->ranks;
+
+	ht->due.blocks = 0;
+	if (j->grouped || !j->if_it_fits || j->tokens != n->tokens || j->received != n->received ||
+	    j->room != n->room || j->place != n->place || j->matrix != n->matrix ||
+	    j->plan != n->plan || (j->topk && j->local != n->local) ||
+	    (n->looks && j->topk != n->topk))
+		return ll_fail(
+			-EINVAL,
+			"a dispatch that is not the one which the notify before it described: EPF_HT_WITH_DISPATCH leaves the exchange of counts to the next dispatch");
+	j->counting = 1;
+	j->if_it_fits = 0;
+	j->looks = n->looks;
+	room -= !n->looks && room;
+	j->chunks = room < 1 ? 1 : room < n->chunks ? room : n->chunks;
+	j->grown = n->grown;
+	j->spare = n->spare;
+	j->align = n->align;
+	j->local = n->local;
+	j->scratch = n->scratch;
+	j->in_rank = n->in_rank;
+	j->per_rank = n->per_rank;
+	j->per_expert = n->per_expert;
+	j->host = n->host;
+	j->ticket = n->ticket;
+	return 0;
 }
 
 int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *stream)
@@ -374,7 +424,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.if_it_fits = d->flags & EPF_HT_IF_IT_FITS;
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */
 	j.blocks = blocks_of(ht, d->blocks);
-	j.place_out = d->received && !grouped ? place_of(ht, d->out) : 0;
+	j.places[HT_PLACE_OUT] = d->received && !grouped ? place_of(ht, d->out) : 0;
 	j.lay = ht_layout_of(&row, d->room);
 	j.topk = row.topk;
 	j.local = d->local;
@@ -404,6 +454,10 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	j.out_weights = (uintptr_t)d->out_weights;
 	if (d->received && !grouped)
 		offer_beside(ht, d, &j);
+	if (ht->due.blocks) {
+		err = count_in(ht, &j);
+		return err ? err : ht_launch(ht, HT_K_COUNTED, &j, stream);
+	}
 	/* Whether one with EPF_HT_IF_IT_FITS moves rows is not known here. */
 	ht->spread_due = grouped && !j.if_it_fits;
 	return launch_move(ht, HT_K_DISPATCH, &j, stream);
@@ -541,6 +595,11 @@ int epf_ht_check(struct epf_ht *ht)
 			-ENOSPC,
 			"rank %u: %llu rows arrived and there is room for fewer: raise num_worst_tokens; the rest was left out",
 			ht->ll->rank, (unsigned long long)rows);
+	if (bad & HT_BAD_LAYOUT)
+		return ll_fail(
+			-EINVAL,
+			"rank %u: per_rank (num_tokens_per_rank) and in_rank (is_token_in_rank) do not agree on how many tokens go to a rank: both must be of one layout; outputs of this call are undefined",
+			ht->ll->rank);
 	return ll_fail(-EINVAL,
 		       "rank %u: topk_idx names an expert that does not exist; it was read as -1",
 		       ht->ll->rank);

@@ -10,9 +10,16 @@
 enum { WAKE_EVERY = 4096 };
 
 static void (*const kernels[HT_KERNELS])(const struct ht_job *job) = {
-	[HT_K_LAYOUT] = ht_layout,     [HT_K_NOTIFY] = ht_notify,   [HT_K_READY] = ht_ready,
-	[HT_K_DISPATCH] = ht_dispatch, [HT_K_COMBINE] = ht_combine, [HT_K_TALLY] = ht_tally,
-	[HT_K_NUMBER] = ht_number,     [HT_K_GROUPS] = ht_groups,   [HT_K_SPREAD] = ht_spread,
+	[HT_K_LAYOUT] = ht_layout,
+	[HT_K_NOTIFY] = ht_notify,
+	[HT_K_READY] = ht_ready,
+	[HT_K_DISPATCH] = ht_dispatch,
+	[HT_K_COUNTED] = ht_counted_dispatch,
+	[HT_K_COMBINE] = ht_combine,
+	[HT_K_TALLY] = ht_tally,
+	[HT_K_NUMBER] = ht_number,
+	[HT_K_GROUPS] = ht_groups,
+	[HT_K_SPREAD] = ht_spread,
 	[HT_K_FOLD] = ht_fold,
 };
 
@@ -69,6 +76,7 @@ FAKE(layout, HT_K_LAYOUT)
 FAKE(notify, HT_K_NOTIFY)
 FAKE(ready, HT_K_READY)
 FAKE(dispatch, HT_K_DISPATCH)
+FAKE(counted_dispatch, HT_K_COUNTED)
 FAKE(combine, HT_K_COMBINE)
 FAKE(tally, HT_K_TALLY)
 FAKE(number, HT_K_NUMBER)
@@ -81,6 +89,7 @@ static const struct epf_gpu_fake_kernel fake[] = {
 	{ "_ZN9ep_fabric2ht6notifyE6ht_job", fake_notify },
 	{ "_ZN9ep_fabric2ht13cached_notifyE6ht_job", fake_ready },
 	{ "_ZN9ep_fabric2ht8dispatchE6ht_job", fake_dispatch },
+	{ "_ZN9ep_fabric2ht16counted_dispatchE6ht_job", fake_counted_dispatch },
 	{ "_ZN9ep_fabric2ht7combineE6ht_job", fake_combine },
 	{ "_ZN9ep_fabric2ht5tallyE6ht_job", fake_tally },
 	{ "_ZN9ep_fabric2ht6numberE6ht_job", fake_number },

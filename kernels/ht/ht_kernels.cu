@@ -36,6 +36,11 @@ KERNEL dispatch(JOB j)
 	ht_dispatch(&j);
 }
 
+KERNEL counted_dispatch(JOB j)
+{
+	ht_counted_dispatch(&j);
+}
+
 KERNEL combine(JOB j)
 {
 	ht_combine(&j);

@@ -22,6 +22,7 @@ static const char *const names[HT_KERNELS] = {
 	[HT_K_NOTIFY] = "_ZN9ep_fabric2ht6notifyE6ht_job",
 	[HT_K_READY] = "_ZN9ep_fabric2ht13cached_notifyE6ht_job",
 	[HT_K_DISPATCH] = "_ZN9ep_fabric2ht8dispatchE6ht_job",
+	[HT_K_COUNTED] = "_ZN9ep_fabric2ht16counted_dispatchE6ht_job",
 	[HT_K_COMBINE] = "_ZN9ep_fabric2ht7combineE6ht_job",
 	[HT_K_TALLY] = "_ZN9ep_fabric2ht5tallyE6ht_job",
 	[HT_K_NUMBER] = "_ZN9ep_fabric2ht6numberE6ht_job",

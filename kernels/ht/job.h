@@ -45,8 +45,11 @@ EPF_STATIC_ASSERT(HT_TOLD <= HT_PARTS, "both are counted in the same words");
 #define HT_CHUNK_WORDS (1u + HT_LOCAL_MAX)
 #define HT_SEGMENTS    256u /* EPF_HT_SEGMENTS_MAX */
 #define HT_BESIDE_RANKS \
- 64u                 /* of a node, at most, where what travels with rows goes straight to outputs */
-#define HT_LOOKS 63u /* waits of more looks, some 50 us on a GPU, are counted in every call */
+ 64u /* of a node, at most, where what travels with rows goes straight to outputs */
+/* Ranks: what as many send with their counts is kept in shared memory. On a CPU fewer, so that tests meet both. */
+#define HT_FEW_GPU 32u
+#define HT_FEW_CPU 5u
+#define HT_LOOKS   63u /* waits of more looks, some 50 us on a GPU, are counted in every call */
 #define HT_LOST_MS \
  2000u /* how long a wait for a rank goes on once another one is lost: that rank may have given up because of it */
 #define HT_GRACE_MS \
@@ -61,31 +64,41 @@ enum ht_flag {
 	HT_FLAGS = 4,
 };
 
-/* Words of the line of HT_READY. Those of where the rank wants its rows, and what travels with them, are written before the flag. */
+/* What a dispatch brings, and where a rank wants it: HT_PLACE() of the first row; 0: it arrives in the window. All that travels with rows, or nothing of it. */
+enum ht_place {
+	HT_PLACE_OUT = 0,
+	HT_PLACE_INDEX = 1,
+	HT_PLACE_WEIGHTS = 2,
+	HT_PLACE_SCALES = 3,
+	HT_PLACE_NUMBERS = 4,
+	HT_PLACES = 5,
+};
+
+/*
+ * Words of the line of HT_READY. In a dispatch those behind the flag have the number of the call in their upper half, as counts have, so that there is no fence: they
+ * come in any order.
+ */
 enum ht_ready_word {
 	HT_READY_FLAG = 0,
-	/* HT_PLACE() of the first row, and of what travels with rows: all that the call has, or nothing. 0: it arrives in the window. */
-	HT_READY_OUT = 1,
-	HT_READY_INDEX = 2,
-	HT_READY_WEIGHTS = 3,
-	HT_READY_SCALES = 4,
-	HT_READY_NUMBERS = 5,
-	HT_READY_ROOM = 6,   /* rows that fit where the first one goes */
-	HT_READY_STRIDE = 7, /* of the scales of a row, in words */
+	HT_READY_PLACES = 1, /* of each place the lower half, then the upper one */
+	HT_READY_ROOM =
+		HT_READY_PLACES + 2 * HT_PLACES, /* rows that fit where the first one goes */
+	HT_READY_STRIDE,                         /* of the scales of a row, in words */
+	HT_READY_SAID,                           /* words that a dispatch says */
 	/*
 	 * How many of its rows for this rank are in the window, while a grouped dispatch runs: (1 + its number) << 32 | rows. Behind the other words, and not
 	 * a flag: whoever does not see it in time waits for the end of the dispatch.
 	 */
-	HT_READY_SO_FAR = 8,
+	HT_READY_SO_FAR = 15,
 };
-
-#define HT_PLACES 5u /* words that are an HT_PLACE(), from HT_READY_OUT on */
 
 /* Bits of ht_state.bad. The first three are 1 << enum ht_flag: a rank did not set that flag in time. */
 enum ht_bad {
 	HT_BAD_LATE = 7,
 	HT_BAD_EXPERT = 8, /* topk_idx names an expert that does not exist: read as -1 */
 	HT_BAD_ROOM = 16,  /* more rows than there is room for: the rest was left out */
+	HT_BAD_LAYOUT =
+		32, /* per_rank and in_rank disagree: what one has more was left out, or not sent */
 };
 
 /* Signals by which ranks of other nodes say the same: number first_signal + kind * ranks + who adds. */
@@ -144,7 +157,8 @@ struct ht_state {
 	uint64_t grouped;
 	uint64_t ended;
 	uint64_t copied; /* blocks of the running spread that have ended */
-	uint64_t reserved[1];
+	uint64_t
+		met; /* blocks of the running dispatch that have done what they do for its exchange of counts */
 };
 
 EPF_STATIC_ASSERT(sizeof(struct ht_state) == 3 * HT_LINE, "state is three lines");
@@ -214,11 +228,10 @@ struct ht_job {
 	uint64_t topology; /* struct ht_node [nodes], then uint32 members [ranks] */
 	uint64_t
 		segments; /* uint64 [ranks][HT_SEGMENTS]: where this rank stores to the segments of each; 0: none */
-	uint64_t place_out; /* dispatch: HT_PLACE() of `out`; 0: rows arrive in the window */
-	/* dispatch: the same of the outputs of what travels with rows, if all of them are in segments; else 0 */
-	uint64_t place_index, place_weights, place_scales, place_numbers;
-	uint64_t counts; /* region of counts: received [2][ranks], then sent [2][ranks] */
-	uint64_t plan;   /* struct ht_plan says what is where */
+	uint64_t places
+		[HT_PLACES]; /* dispatch: HT_PLACE() of the outputs; of what travels with rows, if all of them are in segments; else 0 */
+	uint64_t counts;     /* region of counts: received [2][ranks], then sent [2][ranks] */
+	uint64_t plan;       /* struct ht_plan says what is where */
 	uint64_t
 		links; /* int32 [forwarded rows][node_max]: which of the source's rows for a member a row is, or -1 */
 	uint32_t counts_region;
@@ -233,11 +246,13 @@ struct ht_job {
 	uint32_t spare; /* notify: of struct epf_ht_routing, as received and room */
 	uint32_t
 		if_it_fits; /* dispatch: moves rows only if the last notify says that they fit; spread: copies only then, and if its outputs are long enough */
-	uint32_t grouped;   /* dispatch: rows stay in the window, for a spread */
-	uint32_t beside;    /* dispatch: 1: what travels with rows goes straight to the outputs */
-	uint32_t told;      /* grouped dispatch: how often ranks are told how many rows there are */
-	uint32_t zero;      /* spread: rows that no entry has become zeros */
-	uint32_t groups;    /* spread and fold: grouped rows */
+	uint32_t
+		counting; /* dispatch: exchanges the counts itself, as notify does, and moves rows only if they fit */
+	uint32_t grouped; /* dispatch: rows stay in the window, for a spread */
+	uint32_t beside;  /* dispatch: 1: what travels with rows goes straight to the outputs */
+	uint32_t told;    /* grouped dispatch: how often ranks are told how many rows there are */
+	uint32_t zero;    /* spread: rows that no entry has become zeros */
+	uint32_t groups;  /* spread and fold: grouped rows */
 	uint32_t first_expert; /* tally, number: of the `local` ones whose entries are numbered */
 	uint32_t forwarded;    /* rows of links */
 	uint32_t first_signal;
@@ -248,8 +263,9 @@ struct ht_job {
 	uint32_t ranks;
 	uint32_t threads; /* of a block */
 	uint32_t blocks;
-	uint32_t chunks; /* layout, notify: blocks that share a rank's routing */
-	uint32_t looks;  /* notify: 1: no layout has looked at topk_idx */
+	uint32_t
+		chunks; /* layout, notify: blocks that share a rank's routing, or number its rows */
+	uint32_t looks; /* notify: 1: no layout has looked at topk_idx */
 	uint32_t tokens;
 	uint32_t topk;
 	uint32_t local;       /* experts of a rank */

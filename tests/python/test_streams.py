@@ -238,7 +238,7 @@ def a_layer_of_vllm_orders_streams_three_times(b, _):
     assert [entry for entry in log if entry[0] != "used on"] == [
         ("layout", 1), ("behind", comm, 1), ("notify", comm), ("dispatch", comm), ("mark", comm), ("wait for", 1, comm),
         ("behind", comm, 1), ("combine", comm), ("mark", comm), ("wait for", 1, comm)], log
-    assert used == [("used on", comm)] * 11, "5 tensors that a dispatch reads, 4 that it makes; 1 and 1 of a combine, which need not record the handle's again"
+    assert used == [("used on", comm)] * 12, "6 tensors that a dispatch reads, 4 that it makes; 1 and 1 of a combine, which need not record the handle's again"
     log.clear()
     b.combine(y, handle)
     assert log == [("combine", 1)], log

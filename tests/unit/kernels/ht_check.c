@@ -120,14 +120,17 @@ int plan(struct rank *me)
 		err = epf_ht_layout(me->ht, &r, NULL);
 		if (err)
 			return err;
+		me->per_rank[0] += me->laid_more;
 		r.topk_idx = NULL;
 	}
 	r.host = b->worst || me->never_waits ? NULL : me->host;
 	r.received = me->guess;
 	r.room = me->guess_room;
 	r.spare = me->spare;
+	if (me->with_dispatch)
+		r.flags |= EPF_HT_WITH_DISPATCH;
 	err = epf_ht_notify(me->ht, &r, NULL);
-	return err || !r.host ? err : epf_ht_wait_counts(me->ht, me->host);
+	return err || !r.host || me->with_dispatch ? err : epf_ht_wait_counts(me->ht, me->host);
 }
 
 uint32_t received_of(const struct rank *me)
@@ -206,6 +209,8 @@ int move(struct rank *me)
 	d.topk_idx = idx;
 	d.weights = weight;
 	err = epf_ht_dispatch(me->ht, &d, NULL);
+	if (!err && me->with_dispatch)
+		err = epf_ht_wait_counts(me->ht, me->host);
 	free(x);
 	if (me->out)
 		memcpy(me->rows, me->out, sizeof(me->rows));

@@ -132,7 +132,8 @@ struct rig *open_on(const struct topology *on, uint64_t timeout_ns, enum nic nic
 
 struct rig *open_rig(uint32_t ranks, uint64_t timeout_ns)
 {
-	static const struct topology one[RANKS + 1] = { { 0 }, { 1 }, { 2 }, { 3 }, { 4 } };
+	static const struct topology one[RANKS + 1] = { { 0 }, { 1 }, { 2 }, { 3 },
+							{ 4 }, { 5 }, { 6 } };
 
 	assert_true(one[ranks].ranks == ranks);
 	return open_on(&one[ranks], timeout_ns, ORDERED);

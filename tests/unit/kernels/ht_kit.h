@@ -50,6 +50,8 @@ struct beside {
 struct rank {
 	uint32_t guess;             /* of rows, for outputs; 0: none */
 	uint32_t guess_room, spare; /* with it */
+	int with_dispatch;          /* that dispatch exchanges the counts */
+	int laid_more; /* rows for rank 0 that the layout claims beyond those that there are */
 	struct rig *rig;
 	uint32_t rank;
 	const struct batch *batch;

@@ -25,16 +25,16 @@ static uint32_t fewest(const struct rig *g)
 {
 	int64_t n = g->rank[0].host[1];
 
-	for (uint32_t r = 1; r < 3; r++)
+	for (uint32_t r = 1; r < g->ranks; r++)
 		n = g->rank[r].host[1] < n ? g->rank[r].host[1] : n;
 	return (uint32_t)n;
 }
 
-/* A batch of which each of 3 ranks receives at least 8 rows, so that an eighth of them is one. Its counts are exchanged. */
+/* A batch of which each rank receives at least 8 rows, so that an eighth of them is one. Its counts are exchanged. */
 static struct batch *batch_for_all(struct rig *g, uint64_t *seed)
 {
 	for (;;) {
-		struct batch *b = make_batch(3, (*seed)++);
+		struct batch *b = make_batch(g->ranks, (*seed)++);
 
 		b->worst = 0;
 		set_batch(g, b);
@@ -45,71 +45,85 @@ static struct batch *batch_for_all(struct rig *g, uint64_t *seed)
 	}
 }
 
+enum { SPARE = 20, EIGHTH = 1000, NONE = 2000 };
+
+/* All ranks guess right; one has outputs that are so much longer than what it receives. Rooms are so much larger than is needed, the other ranks' and its. */
+static const struct guess {
+	int longer;
+	uint32_t spare;
+	int others_room, room;
+	int64_t flags; /* of the notify */
+} guesses[] = {
+	{ 0, 0, 0, 0, EPF_HT_FITS },
+	{ -1, 0, 0, 0, 0 },
+	{ EIGHTH, 0, 0, 0, EPF_HT_FITS },
+	{ EIGHTH + 1, 0, 0, 0, 0 },
+	{ SPARE, SPARE, 0, 0, EPF_HT_FITS },
+	{ SPARE, SPARE - 1, 0, 0, 0 },
+	{ NONE, SPARE, 0, 0, 0 },
+	{ 0, 0, -1, -1, 0 },
+	{ 0, 0, 2, 2, EPF_HT_FITS },
+	{ 0, 0, 1, 2, 0 },
+	{ 0, 0, 2, 1, 0 },
+};
+
+static void guess_sizes(struct rig *g, const struct guess *c, uint32_t odd)
+{
+	uint32_t most = (uint32_t)g->rank[0].host[2];
+
+	for (uint32_t r = 0; r < 3; r++) {
+		struct rank *me = &g->rank[r];
+		int rows = (int)me->host[1], is_odd = r == odd;
+		int more = !is_odd || c->longer == NONE ? 0
+			   : c->longer >= EIGHTH        ? rows / 8 + c->longer - EIGHTH
+							: c->longer;
+
+		me->guess = is_odd && c->longer == NONE ? 0 : (uint32_t)(rows + more);
+		me->spare = c->spare;
+		me->guess_room = most + (uint32_t)(is_odd ? c->room : c->others_room);
+	}
+}
+
+/* The exchange of counts and the dispatch, which may be one. A rank without outputs launches none. */
+static int guess_and_move(struct rank *me)
+{
+	int err = plan(me);
+
+	return err || !me->guess ? err : move(me);
+}
+
+enum exchange { BEFORE, WITH, SOME_WITH };
+
 /*
  * A dispatch with outputs of a guessed size moves rows if they are long enough at every rank and nowhere too long, and all said the same room, which is
- * enough; else nothing, at any rank.
+ * enough; else nothing, at any rank. It may exchange the counts itself; if only some do, nothing moves.
  */
-static void outputs_of_a_guessed_size(void **state)
+static void guessed_outputs(enum exchange exchange)
 {
-	enum { SPARE = 20, EIGHTH = 1000, NONE = 2000 };
-
-	/* All ranks guess right; one has outputs that are so much longer than what it receives. Rooms are so much larger than is needed, the other ranks' and its. */
-	static const struct {
-		int longer;
-		uint32_t spare;
-		int others_room, room;
-		int64_t flags; /* of the notify */
-	} cases[] = {
-		{ 0, 0, 0, 0, EPF_HT_FITS },
-		{ -1, 0, 0, 0, 0 },
-		{ EIGHTH, 0, 0, 0, EPF_HT_FITS },
-		{ EIGHTH + 1, 0, 0, 0, 0 },
-		{ SPARE, SPARE, 0, 0, EPF_HT_FITS },
-		{ SPARE, SPARE - 1, 0, 0, 0 },
-		{ NONE, SPARE, 0, 0, 0 },
-		{ 0, 0, -1, -1, 0 },
-		{ 0, 0, 2, 2, EPF_HT_FITS },
-		{ 0, 0, 1, 2, 0 },
-		{ 0, 0, 2, 1, 0 },
-	};
 	struct rig *g = open_rig(3, 0);
 	uint64_t seed = 500;
 
-	(void)state;
-	for (unsigned i = 0; i < 3 * sizeof(cases) / sizeof(cases[0]); i++) {
+	for (unsigned i = 0; i < 3 * sizeof(guesses) / sizeof(guesses[0]); i++) {
+		const struct guess *c = &guesses[i / 3];
+		int64_t flags = exchange == SOME_WITH ? 0 : c->flags;
 		struct batch *b = batch_for_all(g, &seed);
-		uint32_t most = (uint32_t)g->rank[0].host[2];
-		int longer = cases[i / 3].longer;
 
-		for (uint32_t r = 0; r < 3; r++) {
-			struct rank *me = &g->rank[r];
-			int rows = (int)me->host[1], is_odd = r == i % 3;
-			int more = !is_odd || longer == NONE ? 0
-				   : longer >= EIGHTH        ? rows / 8 + longer - EIGHTH
-							     : longer;
-
-			me->guess = is_odd && longer == NONE ? 0 : (uint32_t)(rows + more);
-			me->spare = cases[i / 3].spare;
-			me->guess_room = most + (uint32_t)(is_odd ? cases[i / 3].room
-								  : cases[i / 3].others_room);
-		}
-		all_right(g, plan);
-		for (uint32_t r = 0; r < 3; r++) {
-			assert_int_equal(g->rank[r].host[5], cases[i / 3].flags);
-			/* It never has one: it launches none. */
-			g->rank[r].absent = longer == NONE && r == i % 3;
-		}
-		all_right(g, move);
+		guess_sizes(g, c, i % 3);
+		for (uint32_t r = 0; r < 3; r++)
+			g->rank[r].with_dispatch =
+				exchange == WITH || (exchange == SOME_WITH && r != i % 3);
+		g->rank[i % 3].with_dispatch &= c->longer != NONE;
+		all_right(g, guess_and_move);
 		for (uint32_t r = 0; r < 3; r++) {
 			struct rank *me = &g->rank[r];
 
-			for (size_t k = 0;
-			     !cases[i / 3].flags && !me->absent && k < sizeof(me->rows); k++)
+			assert_int_equal(me->host[5], flags);
+			for (size_t k = 0; !flags && me->guess && k < sizeof(me->rows); k++)
 				assert_int_equal(((uint8_t *)me->rows)[k], 0xa5);
 			me->guess = 0;
-			me->absent = 0;
+			me->with_dispatch = 0;
 		}
-		if (!cases[i / 3].flags)
+		if (!flags)
 			all_right(g, move);
 		all_right(g, collect);
 		for (uint32_t r = 0; r < 3; r++) {
@@ -119,6 +133,112 @@ static void outputs_of_a_guessed_size(void **state)
 		free(b);
 	}
 	close_rig(g);
+}
+
+static void outputs_of_a_guessed_size(void **state)
+{
+	(void)state;
+	guessed_outputs(BEFORE);
+}
+
+static void guessed_dispatches_exchange_counts(void **state)
+{
+	(void)state;
+	guessed_outputs(WITH);
+}
+
+static void ranks_that_do_not_agree_who_exchanges_counts(void **state)
+{
+	(void)state;
+	guessed_outputs(SOME_WITH);
+}
+
+/* More ranks than a dispatch exchanges counts for: the notify does it all the same. */
+static void counts_of_many_ranks_travel_before(void **state)
+{
+	struct rig *g = open_rig(6, 0);
+	uint64_t seed = 900;
+	struct batch *b = batch_for_all(g, &seed);
+
+	(void)state;
+	for (uint32_t r = 0; r < 6; r++) {
+		g->rank[r].guess = (uint32_t)g->rank[r].host[1];
+		g->rank[r].guess_room = (uint32_t)g->rank[r].host[2];
+		g->rank[r].with_dispatch = 1;
+	}
+	all_right(g, plan);
+	for (uint32_t r = 0; r < 6; r++)
+		assert_int_equal(epf_ht_wait_counts(g->rank[r].ht, g->rank[r].host), 0);
+	all_right(g, move);
+	for (uint32_t r = 0; r < 6; r++)
+		check_rows(&g->rank[r]);
+	free(b);
+	close_rig(g);
+}
+
+/* A dispatch that is not the one which counts were left to; notifies that can leave them to none. */
+static void counts_are_left_to_one_dispatch(void **state)
+{
+	struct rig *g = open_rig(1, 0), *two = open_on(&several[0], 0, ORDERED);
+	uint64_t seed = 950;
+	struct batch *b = batch_for_all(g, &seed);
+	struct rank *me = &g->rank[0];
+
+	(void)state;
+	me->guess = me->guess_room = (uint32_t)me->host[1];
+	me->with_dispatch = 1;
+	assert_int_equal(plan(me), 0);
+	me->guess++;
+	assert_int_equal(move(me), -EINVAL);
+	assert_non_null(
+		strstr(epf_ll_error(), "leaves the exchange of counts to the next dispatch"));
+	me->guess--;
+	assert_int_equal(plan(me), 0);
+	assert_int_equal(move(me), 0);
+	check_rows(me);
+	me->guess = 0;
+	assert_int_equal(plan(me), -EINVAL);
+	assert_non_null(strstr(epf_ll_error(), "outputs of 0 rows"));
+	two->rank[0].batch = make_batch(2, 7);
+	two->rank[0].guess = 1;
+	two->rank[0].with_dispatch = 1;
+	assert_int_equal(plan(&two->rank[0]), -EINVAL);
+	assert_non_null(strstr(epf_ll_error(), "with 2 nodes"));
+	free((void *)(uintptr_t)two->rank[0].batch);
+	free(b);
+	close_rig(g);
+	close_rig(two);
+}
+
+/* A layout whose parts contradict each other is reported by its rank; the others get no more rows than it announced. */
+static void layouts_that_contradict_themselves(void **state)
+{
+	for (int more = -1; more <= 1; more += 2) {
+		struct rig *g = open_rig(3, 0);
+		uint64_t seed = 970;
+		int32_t sent = 0;
+		struct batch *b = batch_for_all(g, &seed);
+
+		(void)state;
+		while (b->without_layout) {
+			free(b);
+			b = batch_for_all(g, &seed);
+		}
+		g->rank[1].laid_more = more;
+		all_ranks(g, plan);
+		assert_int_equal(g->rank[0].err, 0);
+		assert_int_equal(g->rank[2].err, 0);
+		all_ranks(g, move);
+		assert_int_equal(g->rank[0].err, 0);
+		assert_int_equal(g->rank[2].err, 0);
+		assert_int_equal(g->rank[1].err, -EINVAL);
+		assert_non_null(strstr(g->rank[1].why, "in_rank (is_token_in_rank) do not agree"));
+		for (uint32_t t = 0; t < b->tokens[1]; t++)
+			sent += g->rank[1].place[t * 3] >= 0;
+		assert_true(sent <= g->rank[1].per_rank[0]);
+		free(b);
+		close_rig(g);
+	}
 }
 
 /* Outputs of more rows than can be said are too long, whatever the bits say that are left of their number. */
@@ -229,6 +349,13 @@ static void rounds_between_nodes_follow_at_once(void **state)
 	run_rounds(open_on(&several[3], 0, REORDERS));
 }
 
+/* Where a rank tells another that it waits no longer. */
+static const uint64_t *ht_gone(const struct rig *g, uint32_t from, uint32_t to)
+{
+	return (const uint64_t *)(g->rank[to].control +
+				  (uint64_t)(HT_GONE * g->ranks + from) * HT_LINE);
+}
+
 /* A rank that makes no call is named, and with what it owes; afterwards calls go on. */
 static void late_ranks_are_named(void **state)
 {
@@ -239,6 +366,7 @@ static void late_ranks_are_named(void **state)
 		int (*step)(struct rank *me);
 		const char *owes; /* to rank 0 */
 	} cases[] = { { &node, plan, "did not send its counts" },
+		      { &node, guess_and_move, "did not send its counts" },
 		      { &node, move, "did not send its rows" },
 		      { &several[1], plan, "did not send its counts" },
 		      { &several[1], move, "did not send its rows" } };
@@ -253,6 +381,11 @@ static void late_ranks_are_named(void **state)
 			all_right(g, plan);
 			all_right(g, move);
 		}
+		for (uint32_t r = 0; r < 3 && cases[i].step == guess_and_move; r++) {
+			g->rank[r].guess = (uint32_t)g->rank[r].host[1];
+			g->rank[r].guess_room = (uint32_t)g->rank[r].host[2];
+			g->rank[r].with_dispatch = 1;
+		}
 		g->rank[1].absent = 1;
 		set_timeout(g, SHORT_NS);
 		all_ranks(g, cases[i].step);
@@ -263,6 +396,9 @@ static void late_ranks_are_named(void **state)
 				fail_msg("%s, without: %s", g->rank[r].why, cases[i].owes);
 			assert_int_equal(epf_ht_check(g->rank[r].ht), 0);
 		}
+		/* The rank that was not late, neither, is to write nothing more: it may have seen all counts. */
+		if (cases[i].step == guess_and_move)
+			assert_int_not_equal(*ht_gone(g, 0, 2), 0);
 		free(b);
 		close_rig(g);
 	}
@@ -331,6 +467,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_batches),
 		cmocka_unit_test(outputs_of_a_guessed_size),
+		cmocka_unit_test(guessed_dispatches_exchange_counts),
+		cmocka_unit_test(ranks_that_do_not_agree_who_exchanges_counts),
+		cmocka_unit_test(counts_of_many_ranks_travel_before),
+		cmocka_unit_test(counts_are_left_to_one_dispatch),
+		cmocka_unit_test(layouts_that_contradict_themselves),
 		cmocka_unit_test(outputs_too_long_to_say),
 		cmocka_unit_test(batches_between_nodes),
 		cmocka_unit_test(batches_over_a_nic_that_reorders_and_loses),

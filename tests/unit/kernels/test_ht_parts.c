@@ -113,6 +113,7 @@ static void sizes_of_as_many_ranks_as_there_may_be(void **state)
 			    .threads = 1,
 			    .host = (uint64_t)(uintptr_t)host };
 	uint64_t counts = 2ull * MANY * ht_counts_words(&j) * 4;
+	struct ht_verdict v;
 
 	j.state = (uintptr_t)zeros(sizeof(struct ht_state) + MANY * sizeof(struct ht_peer));
 	j.topology = (uintptr_t)zeros(NODES * sizeof(struct ht_node) + MANY * 4);
@@ -123,7 +124,8 @@ static void sizes_of_as_many_ranks_as_there_may_be(void **state)
 	make_topology(&j);
 	make_counts(&j, t, sizeof(t) / sizeof(t[0]));
 	ht_read_rows(&j, 0, 0, ht_sizes());
-	ht_say_sizes(&j, 0, ht_sizes());
+	v = ht_decide(&j, 0, ht_sizes());
+	ht_say_verdict(&j, &v);
 	assert_int_equal(host[1], 0);
 	assert_int_equal(host[2], 11); /* rank 0 receives 7 and 4 */
 	assert_int_equal(host[3], 11); /* rank 7 forwards them */
@@ -145,6 +147,12 @@ static void more_ranks_are_refused(void **state)
 	assert_non_null(strstr(epf_ll_error(), "2049 ranks"));
 	assert_int_equal(ht_check_ranks(2048, 1025), -EINVAL);
 	assert_non_null(strstr(epf_ll_error(), "1025 ranks reach each other"));
+}
+
+static void say_place(uint64_t *line, enum ht_place place, uint64_t at)
+{
+	line[HT_READY_PLACES + 2 * place] |= (uint32_t)at;
+	line[HT_READY_PLACES + 2 * place + 1] |= at >> 32;
 }
 
 /* Where what travels with rows goes, as the ranks of a node say: to their outputs where the node is small, to their windows where it is large. */
@@ -176,12 +184,15 @@ static void outputs_beside_rows(void **state)
 			uint64_t *line = ht_flag_at(&j, j.control, HT_READY, r);
 
 			ht_peer_of(&j, r)->window = 4096;
-			line[HT_READY_FLAG] = 1;
-			line[HT_READY_INDEX] = HT_PLACE(6, 64);
-			line[HT_READY_SCALES] = HT_PLACE(6, 128);
-			line[HT_READY_STRIDE] = 9;
+			line[HT_READY_FLAG] = ht_begun(&j, 0);
+			for (uint32_t w = HT_READY_PLACES; w < HT_READY_SAID; w++)
+				line[w] = ht_begun(&j, 0) << 32;
+			say_place(line, HT_PLACE_INDEX, HT_PLACE(6, 64));
+			say_place(line, HT_PLACE_SCALES, HT_PLACE(6, 128));
+			line[HT_READY_STRIDE] |= 9;
 		}
-		ht_mark_members(&j, 1);
+		ht_mark_members(&j);
+		ht_mark_rows(&j, 1);
 		ht_mark_targets(&j, 0, 1);
 		own = ht_beside_of(&j, &ht_marks()[3]);
 		other = ht_beside_of(&j, &ht_marks()[last]);
@@ -196,6 +207,11 @@ static void outputs_beside_rows(void **state)
 			assert_int_equal(other->stride[0], 9);
 			assert_int_equal(other->stride[1], 1);
 		}
+		/* What a rank has not said of this call is not believed. */
+		assert_int_not_equal(ht_marks()[last].room, 0);
+		*ht_word_at(&j, j.control, HT_READY, last, HT_READY_STRIDE) = 9;
+		ht_mark_targets(&j, 0, 1);
+		assert_int_equal(ht_marks()[last].room, 0);
 		free((void *)(uintptr_t)j.state);
 		free((void *)(uintptr_t)j.control);
 		free((void *)(uintptr_t)j.matrix);

@@ -308,7 +308,7 @@ class ElasticBuffer:
                 used, counts = routing.used, None
                 if sync:
                     guess = b._guess(ht, row_of(rows, topk_idx, form))
-                    routing.exchange(True, guess)  # what follows until rows move happens meanwhile
+                    routing.exchange(True, guess, epilogue is None)  # else counts travel while rows wait
                 kept = keep()
                 if epilogue is not None:
                     epilogue.current_stream_wait()

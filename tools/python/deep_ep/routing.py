@@ -34,4 +34,4 @@ class Routing:
             throughput.check(ht.layout(call.stream, tokens, topk, experts, 0, 0, 0, 0, 0, topk_idx, in_rank, counts, None, per_expert, 0, 0, 0, 0))
         self.handle: RoutingHandle = buffer._new_handle(ht, tokens, in_rank, worst)
         self.used = (per_expert, in_rank)
-        self.exchange: Callable[..., None] = functools.partial(buffer._notify, ht, call, self.handle, experts // ranks, in_rank, per_expert, 1, topk_idx=index)
+        self.exchange: Callable[..., None] = functools.partial(buffer._notify, ht, call, self.handle, experts // ranks, in_rank, None, per_expert, 1, topk_idx=index)

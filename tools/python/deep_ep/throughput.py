@@ -340,19 +340,20 @@ class HighThroughput:
             blocks = self._blocks(config)
             if not cached:
                 handle = self._new_handle(ht, tokens, is_token_in_rank, num_worst_tokens)
-                exchange = functools.partial(self._notify, ht, order, handle, local, is_token_in_rank, num_tokens_per_expert, expert_alignment)
+                exchange = functools.partial(self._notify, ht, order, handle, local, is_token_in_rank, num_tokens_per_rank, num_tokens_per_expert, expert_alignment)
                 if num_worst_tokens:
                     counts, last = [], functools.partial(self._exchange_unwaited, ht, order, exchange)
                 else:
                     guess = self._guess(ht, row_of(rows, topk_idx, _PLAIN))
-                    exchange(True, guess)
+                    exchange(True, guess, True)
                     counts, outputs = self._move_as_counted(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, guess)
             if outputs is None:
                 outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, cached, last)
         except BaseException:
             order.give_up()
             raise
-        reads, own = (data, scales, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert), (handle.memory, handle.links)
+        reads = (data, scales, topk_idx, topk_weights, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
+        own = (handle.memory, handle.links)
         event = order.end((*reads, *own), outputs) if cached else order.end(reads, (*own, *outputs))
         if async_finish:
             handle.recorded = self._comm_stream
@@ -457,15 +458,18 @@ class HighThroughput:
         memory = self._empty(RoutingHandle.sizes(words, ranks, tokens), (1,), self._torch.int32)
         return RoutingHandle.make(memory, words, self.rank, ranks, ht.nodes > 1 or ranks > NODE_RANKS, in_rank, tokens, worst)
 
-    def _notify(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_expert: Any, alignment: int,
-                wait: bool = False, guess: Guess = _NO_GUESS, topk_idx: Any = None) -> None:
-        """Launches the exchange of counts. wait: the CPU will wait for them. guess: of _guess(). topk_idx: on one node, without per_expert: no layout was called."""
+    def _notify(self, ht: throughput.Throughput, order: Order, handle: RoutingHandle, local: int, in_rank: Any, per_rank: Any, per_expert: Any, alignment: int,
+                wait: bool = False, guess: Guess = _NO_GUESS, with_dispatch: bool = False, topk_idx: Any = None) -> None:
+        """Launches the exchange of counts. wait: the CPU will wait for them. guess: of _guess(). with_dispatch: the guessed
+        dispatch, which must follow, exchanges them itself. topk_idx: on one node, without per_expert: no layout was called."""
         if wait and self._results is not None:
             self._results.begin(ht)
         host = self._host_counts(throughput.HOST_WORDS + local) if wait else None
         # In the order of struct epf_ht_routing.
         topk, flags = (0, 0) if topk_idx is None else (topk_idx.shape[1], throughput.NO_LAYOUT)
-        check(ht.notify(order.stream, handle.tokens, topk, local * self.group_size, alignment, *guess, flags, topk_idx, in_rank, 0, 0, per_expert,
+        if with_dispatch and guess[0]:
+            flags |= throughput.WITH_DISPATCH
+        check(ht.notify(order.stream, handle.tokens, topk, local * self.group_size, alignment, *guess, flags, topk_idx, in_rank, per_rank, 0, per_expert,
                         *handle.at, host))
 
     def _read_counts(self, ht: throughput.Throughput, handle: RoutingHandle, local: int) -> List[int]:

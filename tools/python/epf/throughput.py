@@ -20,7 +20,7 @@ GROWN, FITS = 1, 2  # bits of the last of them
 IF_IT_FITS, GROUPED, NUMBERED = 1, 2, 4
 ZERO = 8
 FOLD_PARTS = 16
-NO_LAYOUT = 1
+NO_LAYOUT, WITH_DISPATCH = 1, 2
 
 
 class Options(ctypes.Structure):
