@@ -51,12 +51,12 @@ def a_late_rank():
     alone, everybody, tool = said[0]["alone"], said[0]["all"], said[0]["tool"]
     mine = cause(alone, "late", 1)
     assert alone["causes"][0] == mine and alone["ranks"] == [0], alone
-    assert mine["call"] == "ht.notify" and mine["times"] >= 1, mine
+    assert mine["call"] == "ht.dispatch" and mine["times"] >= 1, mine
     # What rank 0 waited is in its time (on a busy machine rank 1 may be late for the next calls, too), and no more than the call lasted.
     assert mine["ns"] <= sum(call["wait_ns"] for call in alone["calls"].values()), (mine, alone)
-    assert alone["calls"]["ht.notify"]["wait_ns"] <= said[0]["seconds"] * 1e9, (alone, said[0]["seconds"])
-    assert alone["calls"]["ht.notify"]["calls"] == 1, "since leaves out what was before"
-    assert everybody["ranks"] == [0, 1] and everybody["calls"]["ht.notify"]["calls"] == 4, everybody
+    assert alone["calls"]["ht.dispatch"]["wait_ns"] <= said[0]["seconds"] * 1e9, (alone, said[0]["seconds"])
+    assert alone["calls"]["ht.dispatch"]["calls"] == 1, "since leaves out what was before"
+    assert everybody["ranks"] == [0, 1] and everybody["calls"]["ht.dispatch"]["calls"] == 4, everybody
     assert cause(everybody, "late", 1)["ns"] >= mine["ns"]
     assert "rank 1 begins its calls late" in alone["text"]
     assert cause(tool, "late", 1)["ns"] == cause(everybody, "late", 1)["ns"], tool

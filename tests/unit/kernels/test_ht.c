@@ -352,8 +352,8 @@ static void rounds_between_nodes_follow_at_once(void **state)
 /* Where a rank tells another that it waits no longer. */
 static const uint64_t *ht_gone(const struct rig *g, uint32_t from, uint32_t to)
 {
-	return (const uint64_t *)(g->rank[to].control +
-				  (uint64_t)(HT_GONE * g->ranks + from) * HT_LINE);
+	return (const void *)(g->rank[to].control +
+			      (uint64_t)(HT_GONE * g->ranks + from) * HT_LINE);
 }
 
 /* A rank that makes no call is named, and with what it owes; afterwards calls go on. */
