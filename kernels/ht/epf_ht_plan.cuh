@@ -515,25 +515,29 @@ EPF_DEV_FN void ht_plan_parts(const struct ht_job *j)
 	}
 }
 
-/* From the counts of all ranks: the matrix of rows, the plan, and, in the thread that decides, the verdict. All threads of a block. */
-HT_FAR_FN struct ht_verdict ht_read_many(const struct ht_job *j, uint64_t call, int late)
+/* From the counts of all ranks: the matrix of rows, the plan, and what the CPU waits for. All threads of a block. */
+HT_FAR_FN void ht_read_many(const struct ht_job *j, uint64_t call, int late)
 {
 	struct ht_leg none = { -1, 0, 0, 0 };
 	struct ht_sizes sizes = ht_sizes();
-	struct ht_verdict v = { 0 };
 
 	ht_read_rows(j, call, late, sizes);
-	if (ht_decides(j))
-		v = ht_decide(j, late, sizes);
+	if (ht_decides(j)) {
+		struct ht_verdict v = ht_decide(j, late, sizes);
+
+		ht_say_verdict(j, &v);
+	}
 	for (uint32_t n = epf_thread_in_block(); n < j->nodes; n += j->threads)
 		ht_legs_out(j)[n] = late ? none : ht_leg_out(j, call, n);
 	for (uint32_t r = epf_thread_in_block(); r < j->ranks; r += j->threads)
 		ht_legs_in(j)[r] = late ? none : ht_leg_in(j, call, r);
 	ht_plan_parts(j);
-	return v;
 }
 
-/* The same of few ranks of one node, where each adds its own rows. The code is short: it has to be fetched while all wait. */
+/*
+ * The same of few ranks of one node, where each adds its own rows, but for the CPU. The code is short: it has to be fetched while all wait. Returns the verdict in the
+ * thread that decides.
+ */
 EPF_DEV_FN struct ht_verdict ht_read_few(const struct ht_job *j, uint64_t call, int late)
 {
 	uint32_t *matrix = HT_AT(uint32_t, j->matrix);
@@ -571,11 +575,6 @@ EPF_DEV_FN struct ht_verdict ht_read_few(const struct ht_job *j, uint64_t call, 
 	return v;
 }
 
-EPF_DEV_FN int ht_are_few(const struct ht_job *j)
-{
-	return j->nodes == 1 && j->ranks <= HT_FEW;
-}
-
 /* Lets them go on: the matrix and the verdict are there. All threads. */
 EPF_DEV_FN void ht_let_go(const struct ht_job *j, uint64_t call)
 {
@@ -589,24 +588,23 @@ EPF_DEV_FN void ht_let_go(const struct ht_job *j, uint64_t call)
 /* Waits for the counts of all ranks, reads them, and tells the CPU. One block. */
 EPF_DEV_FN void ht_take_counts(const struct ht_job *j, uint64_t call)
 {
-	struct ht_verdict v;
-	int late;
+	int late = ht_wait_counts(j, call);
 
-	late = ht_wait_counts(j, call);
 	if (epf_thread_in_block() == 0)
 		ht_phase(j, EPF_WHY_WAIT);
-	if (ht_are_few(j)) {
-		v = ht_read_few(j, call, late);
+	if (j->nodes == 1 && j->ranks <= HT_FEW) {
+		struct ht_verdict v = ht_read_few(j, call, late);
+
 		if (j->counting)
 			ht_let_go(j, call);
 		ht_say_entries(j, late);
+		epf_block_barrier();
+		if (ht_decides(j))
+			ht_say_verdict(j, &v);
 	} else {
-		ht_say_entries(j, late);
-		v = ht_read_many(j, call, late);
+		ht_say_entries(j, late); /* before their place is used for sizes */
+		ht_read_many(j, call, late);
 	}
-	epf_block_barrier();
-	if (ht_decides(j))
-		ht_say_verdict(j, &v);
 	if (epf_thread_in_block() == 0)
 		ht_phase(j, EPF_WHY_COPY);
 }
