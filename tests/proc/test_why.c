@@ -407,6 +407,22 @@ static void flood(struct job_rank *r)
 	job_rank_leave(r);
 }
 
+/* A daemon publishes a job's ranks a moment after they have begun: one that is stopped before is known to serve nobody. */
+static void await_ranks(void)
+{
+	uint64_t limit = epf_now_ns() + job_wait_ns();
+	int64_t seen = 0;
+
+	while (seen != WORLD) {
+		json_t *top = ask(NULL);
+
+		seen = num(json_array_get(json_object_get(top, "jobs"), 0), "ranks_seen");
+		json_decref(top);
+		assert_true(epf_now_ns() < limit);
+		usleep(20000);
+	}
+}
+
 static void ring_is_not_drained(void **state)
 {
 	bool by_credit = *state != NULL;
@@ -444,6 +460,7 @@ static void ring_is_not_drained(void **state)
 	size_t place;
 
 	start(what, by_credit ? unordered : settings, flood);
+	await_ranks();
 	kill(daemons.pid[1], SIGSTOP);
 	since = epf_now_ns();
 	top = named(since, want, 4, &after);
