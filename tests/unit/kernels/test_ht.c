@@ -107,7 +107,11 @@ static void guessed_outputs(enum exchange exchange)
 		const struct guess *c = &guesses[i / 3];
 		int64_t flags = exchange == SOME_WITH ? 0 : c->flags;
 		struct batch *b = batch_for_all(g, &seed);
+		int64_t entries[3][LOCAL];
 
+		for (uint32_t r = 0; r < 3; r++)
+			memcpy(entries[r], g->rank[r].host + EPF_HT_HOST_WORDS,
+			       b->local * sizeof(entries[r][0]));
 		guess_sizes(g, c, i % 3);
 		for (uint32_t r = 0; r < 3; r++)
 			g->rank[r].with_dispatch =
@@ -118,6 +122,8 @@ static void guessed_outputs(enum exchange exchange)
 			struct rank *me = &g->rank[r];
 
 			assert_int_equal(me->host[5], flags);
+			assert_memory_equal(me->host + EPF_HT_HOST_WORDS, entries[r],
+					    b->local * sizeof(entries[r][0]));
 			for (size_t k = 0; !flags && me->guess && k < sizeof(me->rows); k++)
 				assert_int_equal(((uint8_t *)me->rows)[k], 0xa5);
 			me->guess = 0;
