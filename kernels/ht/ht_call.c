@@ -418,8 +418,10 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	if (!err)
 		err = job_of_plan(ht, d->plan, &row, ht->node_max, d->across, d->links,
 				  d->forwarded, &j);
-	if (err)
+	if (err) {
+		ht->due.blocks = 0; /* the counts that were left to this dispatch */
 		return err;
+	}
 	j.call = EPF_WHY_HT_DISPATCH;
 	j.if_it_fits = d->flags & EPF_HT_IF_IT_FITS;
 	j.unmet = !d->row.topk || !d->links; /* no counts were exchanged in front of it */

@@ -92,6 +92,10 @@ enum ht_ready_word {
 	HT_READY_SO_FAR = 15,
 };
 
+EPF_STATIC_ASSERT((int)HT_READY_SAID <= (int)HT_READY_SO_FAR &&
+			  ((int)HT_READY_SO_FAR + 1) * 8u <= HT_LINE,
+		  "the words of a dispatch, and the one behind them, are one line");
+
 /* Bits of ht_state.bad. The first three are 1 << enum ht_flag: a rank did not set that flag in time. */
 enum ht_bad {
 	HT_BAD_LATE = 7,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ThreadSanitizer cannot know of the plug-in's threads: the C library keeps the stacks of those that have ended, and gives back what a thread had of a loaded
- * library's thread-local variables when another one gets its stack. What orders the two is a lock of its own, unseen.
+ * ThreadSanitizer reports a false race in the plug-in's threads. The C library caches the stacks of threads that have ended; when a new thread takes one over, it
+ * frees the thread-local variables of the old thread. A lock inside the C library orders the two, and ThreadSanitizer does not see it.
  */
 const char *__tsan_default_suppressions(void);
 

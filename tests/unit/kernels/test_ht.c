@@ -219,13 +219,13 @@ static void counts_are_left_to_one_dispatch(void **state)
 /* A layout whose parts contradict each other is reported by its rank; the others get no more rows than it announced. */
 static void layouts_that_contradict_themselves(void **state)
 {
+	(void)state;
 	for (int more = -1; more <= 1; more += 2) {
 		struct rig *g = open_rig(3, 0);
 		uint64_t seed = 970;
 		int32_t sent = 0;
 		struct batch *b = batch_for_all(g, &seed);
 
-		(void)state;
 		while (b->without_layout) {
 			free(b);
 			b = batch_for_all(g, &seed);
@@ -402,7 +402,7 @@ static void late_ranks_are_named(void **state)
 				fail_msg("%s, without: %s", g->rank[r].why, cases[i].owes);
 			assert_int_equal(epf_ht_check(g->rank[r].ht), 0);
 		}
-		/* The rank that was not late, neither, is to write nothing more: it may have seen all counts. */
+		/* Nor may the rank that was not late write any more: it may have seen all counts. */
 		if (cases[i].step == guess_and_move)
 			assert_int_not_equal(*ht_gone(g, 0, 2), 0);
 		free(b);

@@ -151,7 +151,7 @@ static void test_slow_gpu(void **state)
 		fail_msg("%s", report.rows[0].detail);
 }
 
-/* A NIC that gives up sooner than the check looks, as one does whose process stands still meanwhile. */
+/* The emulated NIC times out before the check looks, as it does when its process is not scheduled for a while. */
 static void test_impatient(void **state)
 {
 	static const char *const names[2] = { "emu-rnr-timeout", "emu-retry-timeout" };
