@@ -189,6 +189,7 @@ static void counts_are_left_to_one_dispatch(void **state)
 	uint64_t seed = 950;
 	struct batch *b = batch_for_all(g, &seed);
 	struct rank *me = &g->rank[0];
+	struct epf_ht_dispatch refused = { .size = 1 };
 
 	(void)state;
 	me->guess = me->guess_room = (uint32_t)me->host[1];
@@ -199,6 +200,9 @@ static void counts_are_left_to_one_dispatch(void **state)
 	assert_non_null(
 		strstr(epf_ll_error(), "leaves the exchange of counts to the next dispatch"));
 	me->guess--;
+	assert_int_equal(plan(me), 0);
+	assert_int_equal(epf_ht_dispatch(me->ht, &refused, NULL), -EINVAL);
+	assert_int_equal(me->ht->due.blocks, 0);
 	assert_int_equal(plan(me), 0);
 	assert_int_equal(move(me), 0);
 	check_rows(me);
