@@ -252,6 +252,51 @@ def a_layer_of_vllm_orders_streams_three_times(b, _):
 
 
 @on_gpu
+def a_dispatch_ends_before_its_counts_are_there(b, _):
+    """The caller waits for what comes after them. If its outputs do not fit, the rows move again, into others, and it ends once more."""
+    log, comm, rows = torch.cuda.log, b.get_comm_stream().cuda_stream, x(device="cuda:0")
+    idx, w = index(device="cuda:0"), weights(device="cuda:0")
+    with_kernels(b)
+    b._fits = types.SimpleNamespace(get=lambda row, other: (1 << 30, 1 << 30))
+    b._numbers, b._host_counts = (ctypes.c_int64 * 64)(), lambda count: 0
+    said = {}
+
+    def wait_counts(host):
+        log.append(("counts",))
+        b._numbers[1], b._numbers[2], b._numbers[5] = said["rows"], said["rows"], throughput.FITS if said["fits"] else 0
+    b._ht.wait_counts = wait_counts
+
+    def dispatch(count, fits, **named):
+        said.update(rows=count, fits=fits)
+        per_rank, _, per_expert, in_rank, _ = b.get_dispatch_layout(idx, EXPERTS)
+        if "previous_event" in named:
+            named["previous_event"] = deep_ep.Buffer.capture()
+        log.clear()
+        y, at, *_, event = b.dispatch(rows, num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert, topk_idx=idx, topk_weights=w,
+                                      **named)
+        assert y.shape[0] == at.shape[0] == count and torch.cuda.current_stream().cuda_stream == 1
+        assert y.made_on == at.made_on == (comm if named.get("allocate_on_comm_stream") else 1), y.made_on
+        return [entry for entry in log if entry[0] != "used on"], [entry[1] for entry in log if entry[0] == "used on"], event
+    began, ends = [("behind", comm, 1), ("notify", comm), ("dispatch", comm)], [("mark", comm)]
+    order, used, _ = dispatch(60, True, async_finish=True)  # there is nothing to guess by
+    assert order == [("behind", comm, 1), ("notify", comm), ("counts",), ("dispatch", comm), ("mark", comm)], order
+    for count in (60, 58, 62):
+        order, used, event = dispatch(count, True, async_finish=True)
+        assert order == began + ends + [("counts",)] and used == [comm] * 10, (order, used)
+        assert event.event.event is not None
+    order, used, _ = dispatch(90, False, async_finish=True)
+    assert order == began + ends + [("counts",), ("dispatch", comm)] + ends and used == [comm] * 20, (order, used)
+    comm_only = {"previous_event": None, "async_finish": True, "allocate_on_comm_stream": True}
+    began[0:1] = [("wait event of", comm, 1), ("behind", comm, 1)]
+    order, used, _ = dispatch(90, True, **comm_only)
+    assert order == began + ends + [("counts",)] and used == [comm] * 6 + [1] * 4, (order, used)
+    order, used, _ = dispatch(200, False, **comm_only)
+    assert order == began + ends + [("counts",), ("dispatch", comm)] + ends and used == ([comm] * 6 + [1] * 4) * 2, (order, used)
+    order, used, _ = dispatch(200, True)
+    assert order == [("notify", 1), ("dispatch", 1), ("counts",)] and not used, (order, used)
+
+
+@on_gpu
 def what_is_not_of_the_last_layout_is_checked(b, _):
     idx, rows, w = index(device="cuda:0"), x(device="cuda:0"), weights(device="cuda:0")
     with_kernels(b)
@@ -344,5 +389,5 @@ def tensors_on_another_device_are_refused(b, dispatch):
 
 
 run([hooks_and_events, streams_and_events_are_in_order, high_throughput_calls_follow_each_other, a_layer_of_vllm_orders_streams_three_times,
-     graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, what_is_not_of_the_last_layout_is_checked, events_are_used_again_when_nobody_has_them,
+     a_dispatch_ends_before_its_counts_are_there, graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, what_is_not_of_the_last_layout_is_checked, events_are_used_again_when_nobody_has_them,
      events_of_programs_are_the_librarys_where_it_is_open, graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused])

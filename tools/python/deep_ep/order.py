@@ -12,14 +12,19 @@ from .event import EventHandle, EventOverlap
 
 class Plain:
     """A call on the current stream, which nobody has to wait for, or on CPU tensors: it has run when it returns."""
-    __slots__ = ("stream", "_async")
+    __slots__ = ("stream", "ended", "_async")
     capturing = False
 
     def __init__(self, stream: Optional[int], async_finish: bool) -> None:
         self.stream, self._async = stream, async_finish
+        self.ended: Optional[EventOverlap] = None
 
     def end(self, reads: tuple, writes: tuple) -> EventOverlap:
-        return EventOverlap(EventHandle() if self._async else None)
+        self.ended = event = EventOverlap(EventHandle() if self._async else None)
+        return event
+
+    def go_on(self) -> None:
+        self.ended = None
 
     def give_up(self) -> None:
         pass
@@ -31,11 +36,14 @@ class Call:
     Arguments:
         event: what to wait for in place of the current stream; may be None.
         on_comm: outputs are allocated on the communication stream, which is the current one until end().
+
+    Attributes: ended: the event that end() gave; None: the call has not ended.
     """
-    __slots__ = ("stream", "capturing", "_buffer", "_async", "_on_comm", "_comm", "_from", "_current")
+    __slots__ = ("stream", "ended", "capturing", "_buffer", "_async", "_on_comm", "_comm", "_from", "_current")
 
     def __init__(self, buffer: Any, event: Optional[EventHandle], async_finish: bool, on_comm: bool) -> None:
         self._buffer, self._async, self._on_comm = buffer, async_finish, on_comm
+        self.ended: Optional[EventOverlap] = None
         self._comm = comm = buffer._comm_stream
         self.stream = stream = buffer._comm_number
         self.capturing = capturing = buffer._capturing()
@@ -73,9 +81,17 @@ class Call:
             for t in writes:
                 if t is not None:
                     t.record_stream(user)
-        if not self._async:
-            return EventOverlap()
-        return EventOverlap(EventHandle(comm) if self.capturing else EventHandle.of_call(buffer))
+        handle = None
+        if self._async:
+            handle = EventHandle(comm) if self.capturing else EventHandle.of_call(buffer)
+        self.ended = event = EventOverlap(handle)
+        return event
+
+    def go_on(self) -> None:
+        """More follows of a call that was ended; end() comes once more."""
+        self.ended = None
+        if self._on_comm:
+            self._buffer._torch.cuda.set_stream(self._comm)
 
     def _join(self) -> None:
         """Lets the caller's stream wait for the call."""

@@ -332,6 +332,7 @@ class HighThroughput:
         else:
             local = self._check_routing(where, tokens, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights,
                                         expert_alignment, num_worst_tokens)
+        reads = (data, scales, topk_idx, topk_weights, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
         order = begin(self, where, previous_event, async_finish, allocate_on_comm_stream)
         try:
             counts: Optional[List[int]] = None
@@ -346,15 +347,14 @@ class HighThroughput:
                 else:
                     guess = self._guess(ht, row_of(rows, topk_idx, _PLAIN))
                     exchange(True, guess, True)
-                    counts, outputs = self._move_as_counted(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, guess)
+                    counts, outputs = self._move_as_counted(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, guess, reads=reads)
             if outputs is None:
                 outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, cached, last)
         except BaseException:
             order.give_up()
             raise
-        reads = (data, scales, topk_idx, topk_weights, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
         own = (handle.memory, handle.links)
-        event = order.end((*reads, *own), outputs) if cached else order.end(reads, (*own, *outputs))
+        event = order.ended or (order.end((*reads, *own), outputs) if cached else order.end(reads, (*own, *outputs)))
         if async_finish:
             handle.recorded = self._comm_stream
         self._finish_on_cpu(ht)
@@ -391,19 +391,26 @@ class HighThroughput:
         return out, out_scales, out_index, out_weights, out_numbers
 
     def _move_as_counted(self, where: str, ht: throughput.Throughput, order: Order, handle: RoutingHandle, rows: Moved, topk_idx: Any, topk_weights: Any,
-                         local: int, blocks: int, guess: Guess, form: Form = _PLAIN) -> Tuple[List[int], Tuple[Any, Any, Any, Any, Any]]:
-        """Moves rows once an exchange of counts, which was launched to be waited for, says how many there are. guess: of _guess(). Returns the entries of each
+                         local: int, blocks: int, guess: Guess, form: Form = _PLAIN, reads: Optional[tuple] = None
+                         ) -> Tuple[List[int], Tuple[Any, Any, Any, Any, Any]]:
+        """Moves rows once an exchange of counts, which was launched to be waited for, says how many there are. guess: of _guess(). reads: what the call reads, if
+        it ends with this. What can be done before the counts are there is done then: the caller waits for all that comes after. Returns the entries of each
         expert, and what _move() does."""
         outputs: Optional[Tuple[Any, ...]] = None
+        by_column = form[1]
         if guess[0]:
             handle.received, handle.room, _ = guess
             outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, None, True, form)
+            if reads is not None:
+                order.end(reads, (handle.memory, handle.links, *outputs))
+            if not by_column:
+                self._cut(outputs, self._last_received, False)  # often enough as many arrive as did last time
         counts = self._read_counts(ht, handle, local)
         if outputs is not None and self._did_fit:
-            outputs = self._cut(handle, outputs, form[1])
-        else:
-            outputs = self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, form=form)
-        return counts, outputs
+            return counts, self._cut(outputs, handle.received, by_column)
+        if order.ended is not None:
+            order.go_on()
+        return counts, self._move(where, ht, order, handle, rows, topk_idx, topk_weights, local, blocks, False, form=form)
 
     def _finish_on_cpu(self, ht: throughput.Throughput) -> None:
         if not self._on_gpu:
@@ -475,8 +482,9 @@ class HighThroughput:
     def _read_counts(self, ht: throughput.Throughput, handle: RoutingHandle, local: int) -> List[int]:
         """Waits for the counts; returns the entries of each expert, and sets the sizes of the handle."""
         words = throughput.HOST_WORDS
+        read, counts = _numbers(words + local), self._numbers
         ht.wait_counts(self._counts_at)
-        numbers = _numbers(words + local)(self._numbers)
+        numbers = read(counts)
         handle.received, handle.room, handle.across, handle.forwarded, flags = numbers[1:words]
         self._last_room, self._last_received, self._did_fit = handle.room, handle.received, flags & throughput.FITS != 0
         if flags & throughput.GROWN:
@@ -512,18 +520,22 @@ class HighThroughput:
         spare = spare_rows(row[0])
         return a_little_more(self._last_received, most, spare), min(a_little_more(most, most, spare), room), spare
 
-    def _cut(self, handle: RoutingHandle, outputs: Tuple[Any, ...], by_column: bool) -> Tuple[Any, ...]:
-        """Outputs without the rows that nothing arrived in. They are shortened where they are: nobody else has them, and that takes a third of a slice's time."""
-        rows = handle.received
-        if outputs[0].shape[0] == rows:
+    def _cut(self, outputs: Tuple[Any, ...], rows: int, by_column: bool) -> Tuple[Any, ...]:
+        """Outputs of so many rows. Their length is changed where they are: nobody else has them, and that takes a fifth of a slice's time."""
+        out, scales, index, weights, numbers = outputs
+        if out.shape[0] == rows:
             return outputs
-        for t in outputs:
-            if t is None:
-                continue
-            if by_column and t is outputs[1]:
-                outputs = (outputs[0], t[:rows], *outputs[2:])
-            else:
-                t.resize_(rows, *t.shape[1:])
+        out.resize_(rows, out.shape[1])
+        if by_column:
+            outputs = (out, scales[:rows], index, weights, numbers)
+        elif scales is not None:
+            scales.resize_(rows, scales.shape[1])
+        if index is not None:
+            index.resize_(rows, index.shape[1])
+        if weights is not None:
+            weights.resize_(rows, weights.shape[1])
+        if numbers is not None:
+            numbers.resize_(rows)
         return outputs
 
     # ------------------------------------------------------------------ combine

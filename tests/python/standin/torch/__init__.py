@@ -48,6 +48,7 @@ class Tensor:
     def __init__(self, sizes, dtype=float32, where="cpu", strides=None, address=None):
         self.shape, self.dtype = Size(sizes), dtype
         self.device = where if isinstance(where, device) else device(where)
+        self.made_on = cuda.current_stream().cuda_stream
         self._strides = strides or self._dense()
         self._memory = None if address else ctypes.create_string_buffer(max(self.numel() * dtype.itemsize, 1) + 64)
         self._address = address or -(-ctypes.addressof(self._memory) // 64) * 64
@@ -89,6 +90,12 @@ class Tensor:
         other = Tensor(sizes, dtype, self.device, strides, self._address + offset)
         other._memory = self._memory
         return other
+
+    def resize_(self, *sizes):
+        """Within the memory that it was made with."""
+        assert self.shape[1:] == sizes[1:] and (self._memory is None or Size(sizes).numel() * self.dtype.itemsize + 64 <= len(self._memory)), sizes
+        self.shape = Size(sizes)
+        return self
 
     def as_strided(self, sizes, strides, offset=0):
         return self._part(sizes, self.dtype, tuple(strides), offset * self.dtype.itemsize)
