@@ -31,7 +31,7 @@ EPF_DEV_FN void ht_load_piece(const struct ht_span *a, struct ht_piece *p, uint6
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_VECS; i++)
 		if (a->first + i * LL_LANES < a->end)
-			p->v[i] = ht_load_vec(row, a->first + i * LL_LANES);
+			p->v[i] = ht_load_vec(row + a->first * (uint64_t)HT_VEC + i * HT_STRIDE);
 }
 
 EPF_DEV_FN void ht_store_piece(const struct ht_span *a, const struct ht_piece *p, uint64_t row)
@@ -39,7 +39,7 @@ EPF_DEV_FN void ht_store_piece(const struct ht_span *a, const struct ht_piece *p
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_VECS; i++)
 		if (a->first + i * LL_LANES < a->end)
-			HT_AT(struct ll_vec, row)[a->first + i * LL_LANES] = p->v[i];
+			ht_store_vec(row + a->first * (uint64_t)HT_VEC + i * HT_STRIDE, &p->v[i]);
 }
 
 /*
@@ -301,12 +301,20 @@ EPF_DEV_FN void ht_add_vec(float *sum, const struct ll_vec *v)
 	}
 }
 
-EPF_DEV_FN void ht_load_wide(const struct ht_span *a, struct ll_vec *v, uint64_t row)
+EPF_DEV_FN void ht_load_wide(const struct ht_vecs *have, struct ll_vec *v, uint64_t row)
 {
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_WIDE; i++)
-		if (a->first + i * LL_LANES < a->end)
-			v[i] = ht_load_vec(row, a->first + i * LL_LANES);
+		if (ht_has(have, i))
+			v[i] = ht_load_vec(row + have->at + i * HT_STRIDE);
+}
+
+EPF_DEV_FN void ht_store_wide(const struct ht_vecs *have, const struct ll_vec *v, uint64_t row)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE; i++)
+		if (ht_has(have, i))
+			ht_store_vec(row + have->at + i * HT_STRIDE, &v[i]);
 }
 
 EPF_DEV_FN void ht_add_wide(float *sum, const struct ll_vec *v)
@@ -316,6 +324,52 @@ EPF_DEV_FN void ht_add_wide(float *sum, const struct ll_vec *v)
 		ht_add_vec(&sum[8u * i], &v[i]);
 }
 
+/* The sum of two rows, in place of the first. One that is missing is +0. */
+EPF_DEV_FN void ht_add_two(struct ll_vec *v, const struct ll_vec *w)
+{
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE * 4u; i++)
+		v[i / 4u].w[i % 4u] = ll_add_bf16_pairs(v[i / 4u].w[i % 4u], w[i / 4u].w[i % 4u]);
+}
+
+/* Two rows that are there, where each lane has all its vectors: what most tokens of two ranks are, in as few instructions as that takes. */
+EPF_DEV_FN void ht_sum_two(uint64_t first, uint64_t second, uint64_t out)
+{
+	struct ll_vec v[HT_WIDE], w[HT_WIDE];
+
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE; i++)
+		v[i] = ht_load_vec(first + i * HT_STRIDE);
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE; i++)
+		w[i] = ht_load_vec(second + i * HT_STRIDE);
+	ht_add_two(v, w);
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE; i++)
+		ht_store_vec(out + i * HT_STRIDE, &v[i]);
+}
+
+/*
+ * The sum of two rows that are here and of `more` others, in place of the first. A row that is missing is +0, and so changes nothing: a sum that began with +0
+ * is never -0.
+ */
+EPF_DEV_FN void ht_add_many(const struct ht_vecs *have, struct ll_vec *v, struct ll_vec *w,
+			    uint64_t row, epf_lanes more)
+{
+	float sum[HT_WIDE * 8u] = { 0 };
+
+	ht_add_wide(sum, v);
+	ht_add_wide(sum, w);
+	for (; more; more &= more - 1u) {
+		ht_load_wide(have, v,
+			     epf_lanes_get(epf_lanes_where(1), row, epf_lanes_first(more)));
+		ht_add_wide(sum, v);
+	}
+	LL_UNROLL
+	for (uint32_t i = 0; i < HT_WIDE * 4u; i++)
+		v[i / 4u].w[i % 4u] = ll_to_bf16_pair(sum[2u * i], sum[2u * i + 1u]);
+}
+
 /*
  * One chunk of a token's sum without biases on a single node of at most as many ranks as a warp has lanes: the loads of two rows are on their way
  * together. A warp. row: the address of the row of the member with this lane's number; from: members that have one.
@@ -323,37 +377,32 @@ EPF_DEV_FN void ht_add_wide(float *sum, const struct ll_vec *v)
 EPF_DEV_FN void ht_sum_wide(const struct ht_job *j, const struct ht_chunks *c, uint64_t row,
 			    epf_lanes from, uint32_t token, uint32_t k)
 {
-	epf_lanes all = epf_lanes_where(1), rest = from & (from - 1u);
+	epf_lanes all = epf_lanes_where(1), rest = from & (from - 1u), more = rest & (rest - 1u);
 	uint64_t out = j->out + (uint64_t)token * j->row_bytes;
 	uint64_t first = epf_lanes_get(all, row, from ? epf_lanes_first(from) : 0);
 	uint64_t second = epf_lanes_get(all, row, rest ? epf_lanes_first(rest) : 0);
-	struct ht_span a = { k * c->each + epf_lane(), ht_chunk_end(c, k) };
+	struct ht_vecs have = ht_vecs_of(c, k);
 
-	for (; a.first - epf_lane() < a.end; a.first += HT_WIDE * LL_LANES) {
-		struct ll_vec v[HT_WIDE] = { 0 }, w[HT_WIDE] = { 0 };
-		float sum[HT_WIDE * 8u] = { 0 };
+	for (;;) {
+		if (rest && !more && ht_all_have(&have, HT_WIDE)) {
+			ht_sum_two(first + have.at, second + have.at, out + have.at);
+		} else {
+			struct ll_vec v[HT_WIDE] = { 0 }, w[HT_WIDE] = { 0 };
 
-		if (from)
-			ht_load_wide(&a, v, first);
-		if (rest)
-			ht_load_wide(&a, w, second);
-		/* A row that is missing is +0, and so changes nothing: a sum that began with +0 is never -0. */
-		ht_add_wide(sum, v);
-		ht_add_wide(sum, w);
-		for (epf_lanes more = rest & (rest - 1u); more; more &= more - 1u) {
-			ht_load_wide(&a, v, epf_lanes_get(all, row, epf_lanes_first(more)));
-			ht_add_wide(sum, v);
+			if (from)
+				ht_load_wide(&have, v, first);
+			if (rest)
+				ht_load_wide(&have, w, second);
+			if (more)
+				ht_add_many(&have, v, w, row, more);
+			else
+				ht_add_two(v, w);
+			ht_store_wide(&have, v, out);
 		}
-		LL_UNROLL
-		for (uint32_t i = 0; i < HT_WIDE; i++) {
-			struct ll_vec r;
-
-			for (uint32_t n = 0; n < 4u; n++)
-				r.w[n] = ll_to_bf16_pair(sum[8u * i + 2u * n],
-							 sum[8u * i + 2u * n + 1u]);
-			if (a.first + i * LL_LANES < a.end)
-				HT_AT(struct ll_vec, out)[a.first + i * LL_LANES] = r;
-		}
+		if (have.count <= HT_WIDE * LL_LANES)
+			break;
+		have.count -= HT_WIDE * LL_LANES;
+		have.at += HT_WIDE * HT_STRIDE;
 	}
 }
 
@@ -403,7 +452,7 @@ EPF_DEV_FN void ht_wait_row(const struct ht_job *j, uint32_t member, int32_t pla
 
 	if (place < 0 || (m->rank == j->rank && !j->folded))
 		return;
-	while (epf_ld32_acquire_block(&m->arrived) <= ht_part_of(j, m->rows, (uint32_t)place))
+	while (epf_ld32_acquire_block(&m->arrived) <= (uint32_t)place)
 		epf_pause();
 }
 

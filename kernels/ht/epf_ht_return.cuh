@@ -11,12 +11,6 @@ EPF_DEV_FN uint32_t ht_part(const struct ht_job *j, uint32_t rows, uint32_t k)
 	return (uint32_t)((uint64_t)rows * k / j->parts);
 }
 
-/* The part that holds row number `place`. */
-EPF_DEV_FN uint32_t ht_part_of(const struct ht_job *j, uint32_t rows, uint32_t place)
-{
-	return (uint32_t)((((uint64_t)place + 1u) * j->parts - 1u) / rows);
-}
-
 /* Chunks of part k of x: of the rows of all ranks, this one's with them. */
 EPF_DEV_FN uint64_t ht_part_chunks(const struct ht_job *j, uint32_t k)
 {
@@ -156,13 +150,23 @@ EPF_DEV_FN void ht_announce(const struct ht_job *j, uint64_t call, uint32_t part
 		ht_tell_rows(j, call, part);
 }
 
+/*
+ * Notes that so many parts of the rows of a member have arrived: the warps that add them see it. After the last one nobody waits, whatever place a handle names. A
+ * lane of the clerk.
+ */
+EPF_DEV_FN void ht_note_arrived(const struct ht_job *j, struct ht_mark *m, uint32_t parts)
+{
+	m->parts = parts;
+	epf_st32_release_block(&m->arrived,
+			       parts < j->parts ? ht_part(j, m->rows, parts) : UINT32_MAX);
+}
+
 /* Notes what has arrived of the rows of a member, for this block. wait: until all has, or the deadline ends. */
 EPF_DEV_FN void ht_note_parts(const struct ht_job *j, uint64_t call, uint32_t member, int wait)
 {
 	struct ht_mark *m = &ht_marks()[member];
-	uint32_t part = m->arrived;
 
-	for (; part < j->parts; part++) {
+	for (uint32_t part = m->parts; part < j->parts; part++) {
 		const uint64_t *word = ht_word_at(j, j->control, HT_ROWS, m->rank, part);
 
 		if (wait) {
@@ -174,7 +178,7 @@ EPF_DEV_FN void ht_note_parts(const struct ht_job *j, uint64_t call, uint32_t me
 			/* Only now: acquiring empties the first-level cache, where the small tables are. */
 			(void)epf_ld_acquire_sys(word);
 		}
-		epf_st32_release_block(&m->arrived, part + 1u);
+		ht_note_arrived(j, m, part + 1u);
 	}
 }
 
@@ -183,13 +187,13 @@ EPF_DEV_FN void ht_note_folded(const struct ht_job *j, uint32_t member, int wait
 {
 	struct ht_mark *m = &ht_marks()[member];
 
-	for (uint32_t part = m->arrived; part < j->parts; part++) {
+	for (uint32_t part = m->parts; part < j->parts; part++) {
 		while (!ht_is_folded(j, part)) {
 			if (!wait)
 				return;
 			epf_pause();
 		}
-		epf_st32_release_block(&m->arrived, part + 1u);
+		ht_note_arrived(j, m, part + 1u);
 	}
 }
 

@@ -38,64 +38,113 @@ struct ht_chunk {
 	struct ll_vec v[HT_CHUNK_VECS];
 };
 
+#define HT_STRIDE \
+ (LL_LANES *      \
+  (uint64_t)      \
+	  HT_VEC) /* bytes from one of a lane's vectors to the next: its neighbours have those between */
+
 /* Rows pass a multiprocessor once: they stay out of its first-level cache, where the small tables are. */
-EPF_DEV_FN struct ll_vec ht_load_vec(uint64_t row, uint32_t i)
+EPF_DEV_FN struct ll_vec ht_load_vec(uint64_t at)
 {
 #if defined(__CUDA_ARCH__)
 	struct ll_vec v;
 
 	asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
 		     : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
-		     : "l"(row + i * (uint64_t)HT_VEC));
+		     : "l"(at));
 	return v;
 #else
-	return HT_AT(const struct ll_vec, row)[i];
+	return *HT_AT(const struct ll_vec, at);
 #endif
 }
 
+EPF_DEV_FN void ht_store_vec(uint64_t at, const struct ll_vec *v)
+{
+	*HT_AT(struct ll_vec, at) = *v;
+}
+
 /* What is not read again here leaves the second-level cache first: rows that have just arrived stay there for the spread. 2 to 4 % of a grouped dispatch. */
-EPF_DEV_FN void ht_store_vec_once(uint64_t row, uint32_t i, const struct ll_vec *v)
+EPF_DEV_FN void ht_store_vec_once(uint64_t at, const struct ll_vec *v)
 {
 #if defined(__CUDA_ARCH__)
-	asm volatile(
-		"st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(row + i * (uint64_t)HT_VEC),
-		"r"(v->w[0]), "r"(v->w[1]), "r"(v->w[2]), "r"(v->w[3])
-		: "memory");
+	asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v->w[0]),
+		     "r"(v->w[1]), "r"(v->w[2]), "r"(v->w[3])
+		     : "memory");
 #else
-	HT_AT(struct ll_vec, row)[i] = *v;
+	ht_store_vec(at, v);
 #endif
+}
+
+/* A warp's vectors of a chunk: where this lane's first one lies in the row, and how many all lanes have. */
+struct ht_vecs {
+	uint64_t at; /* bytes */
+	uint32_t count;
+};
+
+EPF_DEV_FN struct ht_vecs ht_vecs_of(const struct ht_chunks *c, uint32_t k)
+{
+	struct ht_vecs v = { (uint64_t)(k * c->each + epf_lane()) * HT_VEC,
+			     ht_chunk_end(c, k) - k * c->each };
+
+	return v;
+}
+
+/* Does each lane have `each` vectors of them, and not fewer? Then it need not ask for each: with few multiprocessors instructions decide how fast rows move. */
+EPF_DEV_FN int ht_all_have(const struct ht_vecs *v, uint32_t each)
+{
+	return v->count >= each * LL_LANES;
+}
+
+/* Does this lane have vector i? */
+EPF_DEV_FN int ht_has(const struct ht_vecs *v, uint32_t i)
+{
+	return epf_lane() + i * LL_LANES < v->count;
 }
 
 EPF_DEV_FN void ht_load(const struct ht_chunks *c, struct ht_chunk *p, uint32_t k, uint64_t row)
 {
-	uint32_t first = k * c->each + epf_lane(), end = ht_chunk_end(c, k);
+	struct ht_vecs v = ht_vecs_of(c, k);
+	uint64_t at = row + v.at;
 
+	if (ht_all_have(&v, HT_CHUNK_VECS)) {
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
+			p->v[i] = ht_load_vec(at + i * HT_STRIDE);
+		return;
+	}
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
-		if (first + i * LL_LANES < end)
-			p->v[i] = ht_load_vec(row, first + i * LL_LANES);
+		if (ht_has(&v, i))
+			p->v[i] = ht_load_vec(at + i * HT_STRIDE);
 }
 
 EPF_DEV_FN void ht_store(const struct ht_chunks *c, const struct ht_chunk *p, uint32_t k,
 			 uint64_t row)
 {
-	uint32_t first = k * c->each + epf_lane(), end = ht_chunk_end(c, k);
+	struct ht_vecs v = ht_vecs_of(c, k);
+	uint64_t at = row + v.at;
 
+	if (ht_all_have(&v, HT_CHUNK_VECS)) {
+		LL_UNROLL
+		for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
+			ht_store_vec(at + i * HT_STRIDE, &p->v[i]);
+		return;
+	}
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
-		if (first + i * LL_LANES < end)
-			HT_AT(struct ll_vec, row)[first + i * LL_LANES] = p->v[i];
+		if (ht_has(&v, i))
+			ht_store_vec(at + i * HT_STRIDE, &p->v[i]);
 }
 
 EPF_DEV_FN void ht_store_once(const struct ht_chunks *c, const struct ht_chunk *p, uint32_t k,
 			      uint64_t row)
 {
-	uint32_t first = k * c->each + epf_lane(), end = ht_chunk_end(c, k);
+	struct ht_vecs v = ht_vecs_of(c, k);
 
 	LL_UNROLL
 	for (uint32_t i = 0; i < HT_CHUNK_VECS; i++)
-		if (first + i * LL_LANES < end)
-			ht_store_vec_once(row, first + i * LL_LANES, &p->v[i]);
+		if (ht_has(&v, i))
+			ht_store_vec_once(row + v.at + i * HT_STRIDE, &p->v[i]);
 }
 
 /*
@@ -244,7 +293,7 @@ EPF_DEV_FN void ht_mark_members(const struct ht_job *j)
 
 		k->rank = ht_mate(j, m);
 		k->window = ht_peer_of(j, k->rank)->window;
-		k->arrived = 0;
+		k->arrived = k->parts = 0;
 		if (j->segments) /* of ht_offer_of() */
 			epf_prefetch(HT_AT(const uint64_t, j->segments) +
 				     (uint64_t)k->rank * HT_SEGMENTS);

@@ -22,8 +22,8 @@ struct ht_mark {
 	uint32_t
 		first; /* dispatch: index there of this rank's first row; combine: of the first of its rows for this rank, here */
 	uint32_t rows; /* combine: of these */
-	uint32_t arrived; /* combine: parts of them that have arrived */
-	uint32_t reserved;
+	uint32_t arrived; /* combine: so many of them have, the first ones; UINT32_MAX: all */
+	uint32_t parts;   /* combine: the same in parts; the clerk's */
 };
 
 /* Where what travels with rows goes at a member: its outputs. */

@@ -168,6 +168,31 @@ EPF_DEV_FN uint32_t ll_to_bf16_pair(float first, float second)
 #endif
 }
 
+/*
+ * The sums of the first and of the second BF16 numbers of two pairs: +0, then both, rounded as an FP32 sum is rounded to BF16. The GPU adds in BF16: FP32 has
+ * more than twice as many bits and two more, so that to round to it in between changes nothing.
+ */
+EPF_DEV_FN uint32_t ll_add_bf16_pairs(uint32_t a, uint32_t b)
+{
+#if defined(__CUDA_ARCH__)
+	uint32_t sum;
+
+	/* times one, plus b; the last one makes +0 of -0 */
+	asm("{\n\t.reg .b32 both;\n\t"
+	    "fma.rn.bf16x2 both, %1, %3, %2;\n\t"
+	    "fma.rn.bf16x2 %0, both, %3, %4;\n\t}"
+	    : "=r"(sum)
+	    : "r"(a), "r"(b), "r"(0x3f803f80u), "r"(0u));
+	return sum;
+#else
+	float first = ll_add(0.0f, ll_from_bf16(a & 0xffffu));
+	float second = ll_add(0.0f, ll_float(a & 0xffff0000u));
+
+	return ll_to_bf16_pair(ll_add(first, ll_from_bf16(b & 0xffffu)),
+			       ll_add(second, ll_float(b & 0xffff0000u)));
+#endif
+}
+
 /* Nearest E4M3, ties to even, saturating at 448. */
 EPF_DEV_FN uint32_t ll_to_e4m3(float f)
 {

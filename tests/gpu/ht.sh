@@ -67,7 +67,7 @@ forms()
 {
 	local prefix=$1 name names=()
 	shift
-	for name in table random ${prefix:+crossing} $([ -n "$prefix" ] || echo sizes) layers streams graphs mixed threads callers; do
+	for name in table random ${prefix:+crossing} $([ -n "$prefix" ] || echo sizes numbers) layers streams graphs mixed threads callers; do
 		if [ -z "$quick" ]; then
 			run "$prefix$name" "ht-$name" --cases "$cases" --steps "$steps" "$@"
 		elif wanted "$prefix$name"; then

@@ -92,6 +92,35 @@ class Batch:
         return torch.where(self.idx >= 0, self.weights * (owner + 1).float(), torch.zeros_like(self.weights))
 
 
+# Zeros, numbers too small for an exponent, the smallest one with an exponent, the largest, infinities, NaNs.
+SPECIAL = (0x0000, 0x8000, 0x0001, 0x8001, 0x007f, 0x0080, 0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0xffff)
+NAN = 0x7fff  # what sums make of a NaN
+
+
+def bf16_of(patterns):
+    return torch.where(patterns >= 1 << 15, patterns - (1 << 16), patterns).to(torch.int16).view(torch.bfloat16)
+
+
+class Odd(Batch):
+    """A batch of all kinds of BF16 numbers, which ranks turn around, leave, or make others of."""
+
+    def _inputs(self, r, seed, holes):
+        _, *others = super()._inputs(r, seed, holes)
+        g = torch.Generator(device=self.device).manual_seed(seed * 1000 + 500 + r)
+        shape = self.tokens[r], self.hidden
+        special = torch.tensor(SPECIAL, device=self.device)[torch.randint(len(SPECIAL), shape, generator=g, device=self.device)]
+        patterns = torch.randint(1 << 16, shape, generator=g, device=self.device)
+        return (bf16_of(torch.where(torch.rand(shape, generator=g, device=self.device) < 0.3, special, patterns)), *others)
+
+    def output(self, rows, rank):
+        v, column = rows.view(torch.int16).int() & 0xffff, torch.arange(self.hidden, device=self.device) % 3
+        return bf16_of(torch.where(column == 0, v ^ (rank % 2) << 15, torch.where(column == 1, v, v * (2 * rank + 1) + 77 * rank & 0xffff)))
+
+    def sums(self, biases):
+        sums = super().sums(biases)
+        return torch.where(sums.isnan(), bf16_of(torch.full_like(sums, NAN, dtype=torch.int32)), sums)
+
+
 def same(got, want, what):
     if got.shape != want.shape or got.dtype != want.dtype:
         raise Wrong(f"{what}: {got.dtype} {list(got.shape)} instead of {want.dtype} {list(want.shape)}")
@@ -145,6 +174,8 @@ def received(b, batch, order="sync", topk=True, worst=0, align=1, config=None):
     matrix = torch.stack([torch.stack([batch.goes(i, r).sum() for r in range(batch.size)]) for i in range(batch.size)]).cumsum(0)
     same(handle[0], matrix.to(torch.int32), "handle[0]")
     if topk:
+        if not index.size(0) == weights.size(0) == (worst or n):
+            raise Wrong(f"recv_topk_idx has {index.size(0)} rows, recv_topk_weights {weights.size(0)}, instead of {worst or n}")
         same(index[:n], want[2], "recv_topk_idx")
         if not bool((index[n:] == -1).all()):
             raise Wrong(f"recv_topk_idx behind the {n} rows received is not -1")
@@ -268,6 +299,19 @@ def sizes(rank):
             raise Wrong(f"{batch}: the window has moved, though it held so many rows")
     b.destroy()
     return ", ".join(f"{outcomes.count(what)} {what}" for what in sorted(set(outcomes)))
+
+
+def numbers(rank):
+    """Sums of all kinds of numbers, of none, one, two and more rows, in rows whose vectors all lanes share alike and in others."""
+    b = rank.throughput_buffer()
+    done = 0
+    for hidden in (7168, 3584, 2056, 8):
+        for holes in (0, 0.6):
+            batch = Odd(rank, [130 + r for r in range(rank.size)], hidden, 8 * rank.size, 4, seed=740 + hidden, holes=holes)
+            one(rank, b, batch, "odd numbers: ", biases=int(holes > 0 and hidden == 8))
+            done += sum(batch.tokens) * hidden
+    b.destroy()
+    return f"{done} sums"
 
 
 def crossing(rank):

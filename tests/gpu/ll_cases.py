@@ -474,7 +474,7 @@ def part_of(module, name):
 
 PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph, "mixed": mixed, "beside": beside, "kill": kill,
          "speed": part_of("ll_speed", "speed"), "compare": part_of("ll_speed", "compare"), "stages": part_of("ll_stages", "stages")}
-PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "sizes", "crossing", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
+PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "sizes", "numbers", "crossing", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
 PARTS.update({f"ht-kill-{name}": part_of("ht_cases", f"kill_{name}") for name in ("rows", "sums")})
 PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "large", "errors", "guesses", "unwaited", "layers", "graphs", "callers", "kill")})
 PARTS["ht-speed"] = part_of("ht_speed", "speed")

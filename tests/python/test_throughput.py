@@ -31,7 +31,7 @@ def cases(*arguments, **environment):
 
 
 def types_orders_and_sizes():
-    cases("ht-table,ht-sizes", "--ranks", "2")
+    cases("ht-table,ht-sizes,ht-numbers", "--ranks", "2")
 
 
 def random_cases_each_twice():

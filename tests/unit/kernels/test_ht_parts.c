@@ -54,6 +54,48 @@ static void a_piece_is_added_and_no_more(void **state)
 	assert_true(sum[FLOATS] == 0.0f && sum[FLOATS + 1] == 0.0f);
 }
 
+/* Two rows are added as in FP32, from +0, and rounded once: zeros of both signs, numbers too small for an exponent, the largest, infinities, NaNs, and others. */
+static void two_rows_are_added_as_in_fp32(void **state)
+{
+	static const uint16_t special[] = { 0x0000, 0x8000, 0x0001, 0x8001, 0x007f, 0x0080,
+					    0x7f7f, 0xff7f, 0x7f80, 0xff80, 0x7fc0, 0xffff };
+
+	enum { SPECIAL = sizeof(special) / sizeof(special[0]), OTHERS = 100000 };
+
+	uint32_t random = 1;
+
+	for (unsigned i = 0; i < SPECIAL * SPECIAL + OTHERS; i++) {
+		uint32_t a = special[i % SPECIAL], b = special[i / SPECIAL % SPECIAL], sum;
+
+		random = random * 1664525u + 1013904223u;
+		if (i >= SPECIAL * SPECIAL) {
+			a = random >> 16;
+			b = a ^
+			    (random >> 3 & 0x87ffu); /* of nearly the same size, or of neither */
+		}
+		sum = ll_to_bf16(0.0f + ll_from_bf16(a) + ll_from_bf16(b));
+		assert_int_equal(ll_add_bf16_pairs(a | b << 16, b | a << 16), sum | sum << 16);
+	}
+}
+
+/* The warps that add are told how many rows have arrived; after the last part nobody waits, not even for a row that there is not. */
+static void rows_arrive_in_parts(void **state)
+{
+	struct ht_job j = { .ranks = 2, .nodes = 1, .threads = 1, .parts = 3 };
+	struct ht_mark *m = &ht_marks()[1];
+
+	*m = (struct ht_mark){ .rank = 1, .rows = 7 };
+	ht_note_arrived(&j, m, 1);
+	assert_int_equal(m->arrived, 2);
+	ht_wait_row(&j, 1, 1);
+	ht_note_arrived(&j, m, 2);
+	assert_int_equal(m->arrived, 4);
+	ht_note_arrived(&j, m, 3);
+	assert_int_equal(m->parts, 3);
+	assert_int_equal(m->arrived, UINT32_MAX);
+	ht_wait_row(&j, 1, 7);
+}
+
 /* ---- as many ranks as there may be ---- */
 
 enum { MANY = EPF_HT_RANKS_MAX, NODE_RANKS = 8, NODES = MANY / NODE_RANKS, ME = MANY - 1 };
@@ -224,6 +266,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tokens_go_to_the_node_of_their_experts),
 		cmocka_unit_test(a_piece_is_added_and_no_more),
+		cmocka_unit_test(two_rows_are_added_as_in_fp32),
+		cmocka_unit_test(rows_arrive_in_parts),
 		cmocka_unit_test(sizes_of_as_many_ranks_as_there_may_be),
 		cmocka_unit_test(outputs_beside_rows),
 		cmocka_unit_test(more_ranks_are_refused),
