@@ -196,6 +196,8 @@ def check_rows(batch, rows, worst=0):
         raise Wrong(f"{x.size(0)} rows instead of {worst or n}")
     same(x[:n], want[0], "recv_x")
     if scales is not None:
+        if scales.size(0) != x.size(0):
+            raise Wrong(f"{scales.size(0)} rows of scales instead of {x.size(0)}")
         same(scales[:n], want[1], "scales")
 
 

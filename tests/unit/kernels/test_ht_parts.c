@@ -54,6 +54,28 @@ static void a_piece_is_added_and_no_more(void **state)
 	assert_true(sum[FLOATS] == 0.0f && sum[FLOATS + 1] == 0.0f);
 }
 
+/* A chunk is moved as it is: one that all lanes share alike, which is moved without comparisons, and those that are shorter. */
+static void a_chunk_is_moved_and_no_more(void **state)
+{
+	enum { MOST = HT_CHUNK_VECS + 1, POISON = 0xee };
+
+	struct ll_vec from[MOST], to[MOST];
+	struct ht_chunk p;
+
+	for (unsigned i = 0; i < sizeof(from); i++)
+		((uint8_t *)from)[i] = (uint8_t)i;
+	for (uint32_t n = 1; n <= HT_CHUNK_VECS; n++) {
+		struct ht_chunks c = { 1, n, n };
+
+		memset(to, POISON, sizeof(to));
+		ht_load(&c, &p, 0, (uintptr_t)from);
+		ht_store(&c, &p, 0, (uintptr_t)to);
+		assert_memory_equal(to, from, n * HT_VEC);
+		for (unsigned i = n * HT_VEC; i < sizeof(to); i++)
+			assert_int_equal(((uint8_t *)to)[i], POISON);
+	}
+}
+
 /* Two rows are added as in FP32, from +0, and rounded once: zeros of both signs, numbers too small for an exponent, the largest, infinities, NaNs, and others. */
 static void two_rows_are_added_as_in_fp32(void **state)
 {
@@ -266,6 +288,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tokens_go_to_the_node_of_their_experts),
 		cmocka_unit_test(a_piece_is_added_and_no_more),
+		cmocka_unit_test(a_chunk_is_moved_and_no_more),
 		cmocka_unit_test(two_rows_are_added_as_in_fp32),
 		cmocka_unit_test(rows_arrive_in_parts),
 		cmocka_unit_test(sizes_of_as_many_ranks_as_there_may_be),

@@ -526,7 +526,7 @@ class HighThroughput:
         if out.shape[0] == rows:
             return outputs
         out.resize_(rows, out.shape[1])
-        if by_column:
+        if scales is not None and by_column:
             outputs = (out, scales[:rows], index, weights, numbers)
         elif scales is not None:
             scales.resize_(rows, scales.shape[1])
