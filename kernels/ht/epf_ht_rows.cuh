@@ -38,10 +38,8 @@ struct ht_chunk {
 	struct ll_vec v[HT_CHUNK_VECS];
 };
 
-#define HT_STRIDE \
- (LL_LANES *      \
-  (uint64_t)      \
-	  HT_VEC) /* bytes from one of a lane's vectors to the next: its neighbours have those between */
+/* Bytes from one of a lane's vectors to the next: its neighbours have those between. */
+#define HT_STRIDE (LL_LANES * (uint64_t)HT_VEC)
 
 /* Rows pass a multiprocessor once: they stay out of its first-level cache, where the small tables are. */
 EPF_DEV_FN struct ll_vec ht_load_vec(uint64_t at)
