@@ -106,7 +106,7 @@ for n in ${ranks//,/ }; do
 	same=(--build "$build" --ranks "$n" --quick)
 	part "ll-$n" 150 "$here/ll.sh" "${same[@]}" --out "$out/ll-$n" --only '^(smoke|smoke-commands|cases|cases-sums|kill|deepep-test|compare)$' \
 		${deepep:+--deepep "$deepep"} ${deepep_tests:+--deepep-tests "$deepep_tests"}
-	part "ht-$n" 200 "$here/ht.sh" "${same[@]}" --out "$out/ht-$n" --only '^(table|random|sizes|layers|streams|graphs|mixed|callers|speed|kill|deepep-4096)$' \
+	part "ht-$n" 200 "$here/ht.sh" "${same[@]}" --out "$out/ht-$n" --only '^(table|random|sizes|numbers|layers|streams|graphs|mixed|callers|speed|kill|deepep-4096)$' \
 		${deepep:+--deepep "$deepep"} ${deepep_tests:+--deepep-tests "$deepep_tests"}
 	# Halves of the GPUs as two nodes: forwarding, and a killed rank.
 	part "nodes-$n" 120 "$here/ht.sh" "${same[@]}" --out "$out/nodes-$n" --only '^nodes-(table|random|graphs|mixed|failover|kill)$'
