@@ -320,7 +320,7 @@ uint32_t epf_signal_count(const struct epf *ep);
  * pushes commands to them. The ranks meet over the bootstrap, within bootstrap-timeout; if that is lost too, because a rank has died or came by
  * epf_rejoin(), a job cannot be reconnected.
  * Commands in flight to a lost node have failed with a status, although some may have taken effect: none does any more after the return,
- * and signals keep the values they have then. Counted signals count puts from then on.
+ * and signals keep the values they have then. So have those to ranks of the own node where its NIC no longer completes them. Counted signals count puts from then on.
  * Returns the same value at every rank: 0 if all ranks reach each other again; those that were lost are up with an epoch one higher
  * (epf_peer_epoch), masks stay (epf_peer_unmask). -ENETUNREACH if some nodes remain lost because links between them are still down; the
  * others are back, and all may call it again. Threads: collective.

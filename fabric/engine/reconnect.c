@@ -31,6 +31,9 @@ struct again {
 
 struct epf_reconnect {
 	uint64_t deadline_ns; /* of the proof; 0: it has not begun */
+	uint64_t
+		doubt_ns; /* when doubts about the lanes to this node itself began; 0: there are none */
+	uint32_t doubt_tails; /* the sum of their tails then */
 	uint64_t *tokens;
 	struct again nodes[]; /* n_nodes */
 };
@@ -264,6 +267,37 @@ static int revive(struct epf_core *core)
 	return 0;
 }
 
+/*
+ * Is this node lost to itself although a lane to it is UP? A lane may have failed with the links while the device has forgotten another one, as Soft-RoCE does
+ * (tick.c): what is in flight there never completes, and the first one is recovered over it. So a lane is not trusted that has requests in flight beside a failed one and
+ * moves none of them for a tick. Returns 1: lost; -EAGAIN: not known yet; 0: not lost.
+ */
+static int is_lost_to_itself(struct epf_core *core)
+{
+	const struct epf_node *self = &core->nodes[core->self];
+	struct epf_reconnect *r = core->reconnect;
+	uint64_t now = core->now(core->now_arg);
+	uint32_t tails = 0;
+	int failed = 0, busy = 0;
+
+	for (unsigned i = 0; i < self->n_lanes; i++) {
+		const struct epf_lane *lane = &core->lanes[self->first_lane + i];
+		int is_up = lane->state == EPF_LANE_UP;
+
+		failed |= !is_up;
+		busy |= is_up && lane->tail != lane->posted;
+		tails += lane->tail;
+	}
+	if (!failed || !busy || (r->doubt_ns && tails != r->doubt_tails))
+		return 0;
+	if (!r->doubt_ns) {
+		r->doubt_ns = now;
+		r->doubt_tails = tails;
+	}
+	return now - r->doubt_ns > core->limits.peer_timeout_ns / EPF_TICKS_PER_TIMEOUT ? 1
+											: -EAGAIN;
+}
+
 int epf_reconnect_prepare(struct epf_core *core, const uint8_t *lost, const uint64_t **tokens)
 {
 	int rc = 0, pending = 0;
@@ -273,8 +307,12 @@ int epf_reconnect_prepare(struct epf_core *core, const uint8_t *lost, const uint
 	for (uint32_t i = 0; i < core->n_nodes && !rc; i++) {
 		struct epf_node *node = &core->nodes[i];
 		struct again *a = &core->reconnect->nodes[i];
+		int is_lost = lost[i] || a->phase != NOT_LOST;
 
-		if (!lost[i] || a->phase >= FORGOTTEN)
+		if (!is_lost && i == core->self)
+			is_lost = is_lost_to_itself(core);
+		pending |= is_lost < 0;
+		if (is_lost <= 0 || a->phase >= FORGOTTEN)
 			continue;
 		if (node->state == EPF_NODE_LEFT)
 			return epf_fail(EPF_R_NODE_LOST, "rank %u: its engine has closed",

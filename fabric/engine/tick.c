@@ -80,26 +80,17 @@ static void promise_beats(struct epf_core *core)
 	core->unpromised = left != 0;
 }
 
-static int has_other_lane(const struct epf_core *core, const struct epf_lane *lane)
-{
-	const struct epf_node *node = &core->nodes[lane->node];
-
-	for (unsigned i = 0; i < node->n_lanes; i++)
-		if (i != lane->index && core->lanes[node->first_lane + i].state == EPF_LANE_UP)
-			return 1;
-	return 0;
-}
-
 /*
- * Returns for how many ticks a lane may stall, 0: forever. To this node itself there is no network to wait for. To another one the device has
- * its own time limits, and peer-silence detects an engine that has stopped: what lasts longer than both is a device that reports nothing.
+ * Returns for how many ticks a lane may stall, 0: forever. To this node itself there is no network to wait for; a lane that is the last one of several must not
+ * stall forever either, because the others are recovered over it. To another node the device has its own time limits, and peer-silence detects an engine that has
+ * stopped: what lasts longer than both is a device that reports nothing.
  */
 static uint64_t patience(const struct epf_core *core, const struct epf_lane *lane)
 {
 	const struct epf_core_limits *l = &core->limits;
 
 	if (lane->node == core->self)
-		return has_other_lane(core, lane) ? EPF_TICKS_PER_TIMEOUT : 0;
+		return core->nodes[lane->node].n_lanes > 1 ? EPF_TICKS_PER_TIMEOUT : 0;
 	/* A peer that has promised no heartbeats may be stopped for as long as it likes. */
 	if (!l->peer_silence_ns || !core->nodes[lane->node].beats_seen)
 		return 0;
