@@ -23,7 +23,8 @@ int epf_reconnect_begin(struct epf_core *core, uint8_t *lost);
 
 /*
  * lost[n_nodes]: 1 for the nodes to be reconnected. *tokens: those of all lanes, as epf_core_set_world gives them, the core's, until the
- * next attempt. -EAGAIN: old lanes still drain; call again while the core is stepped.
+ * next attempt. -EAGAIN: old lanes still drain, or it is not known yet whether a lane to this node itself still works, which takes a tick (an eighth of
+ * peer-timeout); call again while the core is stepped.
  */
 int epf_reconnect_prepare(struct epf_core *core, const uint8_t *lost, const uint64_t **tokens);
 

@@ -129,6 +129,13 @@ def with_kernels(b):
     return marked
 
 
+def ready(b):
+    """with_kernels(), and memory for all calls; gives rows, topk_idx and topk_weights."""
+    with_kernels(b)
+    b._fits = types.SimpleNamespace(get=lambda row, other: (1 << 30, 1 << 30))
+    return x(device="cuda:0"), index(device="cuda:0"), weights(device="cuda:0")
+
+
 def layout_of(b):
     """A function that makes a layout call and checks the log; returns its event, and the streams that tensors were recorded for."""
     log, idx = torch.cuda.log, index(device="cuda:0")
@@ -218,10 +225,8 @@ def who_waited_for_a_call_is_behind_it(b, _):
 @on_gpu
 def a_layer_of_vllm_orders_streams_three_times(b, _):
     """As its high-throughput backend calls: the layout of the next layer is behind the combine that the current stream has waited for."""
-    log, comm, rows = torch.cuda.log, b.get_comm_stream().cuda_stream, x(device="cuda:0")
-    idx, w = index(device="cuda:0"), weights(device="cuda:0")
-    with_kernels(b)
-    b._fits = types.SimpleNamespace(get=lambda row, other: (1 << 30, 1 << 30))
+    log, comm = torch.cuda.log, b.get_comm_stream().cuda_stream
+    rows, idx, w = ready(b)
 
     def layer():
         log.clear()
@@ -254,10 +259,8 @@ def a_layer_of_vllm_orders_streams_three_times(b, _):
 @on_gpu
 def a_dispatch_ends_before_its_counts_are_there(b, _):
     """The caller waits for what comes after them. If its outputs do not fit, the rows move again, into others, and it ends once more."""
-    log, comm, rows = torch.cuda.log, b.get_comm_stream().cuda_stream, x(device="cuda:0")
-    idx, w = index(device="cuda:0"), weights(device="cuda:0")
-    with_kernels(b)
-    b._fits = types.SimpleNamespace(get=lambda row, other: (1 << 30, 1 << 30))
+    log, comm = torch.cuda.log, b.get_comm_stream().cuda_stream
+    rows, idx, w = ready(b)
     b._numbers, b._host_counts = (ctypes.c_int64 * 64)(), lambda count: 0
     said = {}
 
@@ -298,9 +301,7 @@ def a_dispatch_ends_before_its_counts_are_there(b, _):
 
 @on_gpu
 def what_is_not_of_the_last_layout_is_checked(b, _):
-    idx, rows, w = index(device="cuda:0"), x(device="cuda:0"), weights(device="cuda:0")
-    with_kernels(b)
-    b._fits = types.SimpleNamespace(get=lambda row, other: (1 << 30, 1 << 30))
+    rows, idx, w = ready(b)
 
     def of_a_layout(**others):
         per_rank, _, per_expert, in_rank, _ = b.get_dispatch_layout(idx, EXPERTS)
@@ -389,5 +390,6 @@ def tensors_on_another_device_are_refused(b, dispatch):
 
 
 run([hooks_and_events, streams_and_events_are_in_order, high_throughput_calls_follow_each_other, a_layer_of_vllm_orders_streams_three_times,
-     a_dispatch_ends_before_its_counts_are_there, graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it, what_is_not_of_the_last_layout_is_checked, events_are_used_again_when_nobody_has_them,
-     events_of_programs_are_the_librarys_where_it_is_open, graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused])
+     a_dispatch_ends_before_its_counts_are_there, graphs_hold_events_of_pytorch, who_waited_for_a_call_is_behind_it,
+     what_is_not_of_the_last_layout_is_checked, events_are_used_again_when_nobody_has_them, events_of_programs_are_the_librarys_where_it_is_open,
+     graphs_hold_calls_of_one_shape, tensors_on_another_device_are_refused])

@@ -59,6 +59,12 @@ static struct core_rig *open_rig(bool for_good, const char *peer_timeout)
 	return rig;
 }
 
+static void close_rig(struct core_rig *rig)
+{
+	rig->core[0]->ops = device.ops;
+	core_rig_close(rig);
+}
+
 /* The next puts of rank 0 to this rank go over this lane. */
 static uint16_t lane_of_puts(struct core_rig *rig, uint32_t to)
 {
@@ -133,8 +139,7 @@ static void put_and_wait(bool for_good, uint32_t to)
 	/* Nobody was lost for it. */
 	for (uint32_t r = 0; r < CORE_WORLD; r++)
 		assert_int_equal(rig->core[0]->peers_page->peers[r].state, EPF_PEER_UP);
-	rig->core[0]->ops = device.ops;
-	core_rig_close(rig);
+	close_rig(rig);
 }
 
 static void another_post_reminds_it(void **state)
@@ -163,51 +168,52 @@ static bool rank_1_is_lost(void *rig)
 	return word(rig, 0, 1)->state == EPF_PEER_DOWN;
 }
 
-static void close_rig(struct core_rig *rig)
+/* Rank 0 puts to a rank of its own node over a forgotten lane, the last one. */
+static struct core_rig *forget_the_last_lane(const char *peer_timeout)
 {
-	rig->core[0]->ops = device.ops;
-	core_rig_close(rig);
+	struct core_rig *rig = open_rig(true, peer_timeout);
+
+	forget_puts(rig, 1, true);
+	assert_true(core_rig_run(rig, puts_are_posted, rig));
+	return rig;
+}
+
+static void work_and_close(struct core_rig *rig)
+{
+	assert_true(core_rig_run(rig, all_up, rig));
+	all_to_all(rig);
+	close_rig(rig);
 }
 
 /* The last lane to this node is forgotten: nobody waits for ever, and a reconnection brings both back. */
 static void the_last_lane_fails_too(void **state)
 {
-	struct core_rig *rig = open_rig(true, "peer-timeout=40ms");
+	struct core_rig *rig = forget_the_last_lane("peer-timeout=40ms");
 
-	forget_puts(rig, 1, true);
-	assert_true(core_rig_run(rig, puts_are_posted, rig));
 	assert_true(core_rig_run(rig, rank_1_is_lost, rig));
 	assert_true(core_rig_run(rig, all_retired, rig));
 	assert_true(rig->rank[0].shm->done.failed > 0);
 	reconnected(rig);
-	assert_true(core_rig_run(rig, all_up, rig));
-	all_to_all(rig);
-	close_rig(rig);
+	work_and_close(rig);
 }
 
 /* A reconnection does not trust it either, long before it would fail. */
 static void a_reconnection_does_not_trust_it(void **state)
 {
-	struct core_rig *rig = open_rig(true, "peer-timeout=4s");
+	struct core_rig *rig = forget_the_last_lane("peer-timeout=4s");
 
-	forget_puts(rig, 1, true);
-	assert_true(core_rig_run(rig, puts_are_posted, rig));
 	reconnected(rig);
 	assert_int_equal(epf_stat_get(rig->core[0]->stats, EPF_STAT_CORE_LANE_ERRORS), 1);
 	assert_true(core_rig_run(rig, all_retired, rig));
 	assert_true(rig->rank[0].shm->done.failed > 0);
-	assert_true(core_rig_run(rig, all_up, rig));
-	all_to_all(rig);
-	close_rig(rig);
+	work_and_close(rig);
 }
 
 /* One whose requests complete meanwhile is, and nothing fails. */
 static void a_reconnection_trusts_one_that_moves(void **state)
 {
-	struct core_rig *rig = open_rig(false, "peer-timeout=4s");
+	struct core_rig *rig = forget_the_last_lane("peer-timeout=4s");
 
-	forget_puts(rig, 1, true);
-	assert_true(core_rig_run(rig, puts_are_posted, rig));
 	device.forgets = false; /* it goes on */
 	assert_int_equal(device.ops->post(rig->core[0]->nic, device.lane, device.kept, device.n),
 			 device.n);
@@ -215,9 +221,7 @@ static void a_reconnection_trusts_one_that_moves(void **state)
 	assert_true(core_rig_run(rig, all_retired, rig));
 	assert_int_equal(rig->rank[0].shm->done.failed, 0);
 	assert_int_equal(word(rig, 0, 1)->epoch, 0); /* nobody was lost */
-	assert_true(core_rig_run(rig, all_up, rig));
-	all_to_all(rig);
-	close_rig(rig);
+	work_and_close(rig);
 }
 
 int main(void)
