@@ -111,11 +111,57 @@ class Shares:
         return total
 
 
+class Training:
+    """A model with one token dispatcher, and what its steps gave."""
+
+    def __init__(self, torch, dist, a, dispatcher, device):
+        self._torch, self._dist, self._a, self._device = torch, dist, a, device
+        self._model = model_of(a, dispatcher, device)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=a.lr, momentum=0.9)
+        if a.load:
+            state = torch.load(f"{a.load}/{a.rank}.pt", map_location=device, weights_only=True)
+            self._model.load_state_dict(state["model"], strict=False)
+            self._optimizer.load_state_dict(state["optimizer"])
+        self._shares = Shares(torch, self._model) if a.shares else None
+        self._position = torch.arange(a.seq, device=device).unsqueeze(0).expand(a.batch, -1).contiguous()
+        self._mask = torch.ones((1, 1, a.seq, a.seq), dtype=torch.bool, device=device).triu(1)
+        self.result = {"losses": [], "norms": [], "ms": [], "shares": []}
+
+    def step(self, step, sync, on_step):
+        """One step; it begins at all ranks at once."""
+        torch, dist, a, result = self._torch, self._dist, self._a, self.result
+        tokens = tokens_of(torch, a, step, self._device)
+        sync()
+        dist.barrier()
+        if on_step:
+            on_step(step)
+        began = time.perf_counter()
+        loss = self._model(tokens[:, :-1].contiguous(), self._position, self._mask, labels=tokens[:, 1:].contiguous()).float().mean()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = reduce_gradients(dist, a.ranks, self._model)
+        self._optimizer.step()
+        sync()
+        result["ms"].append((time.perf_counter() - began) * 1e3)
+        if self._shares:
+            result["shares"].append(self._shares.take())
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        result["losses"].append(mean.item() / a.ranks)
+        result["norms"].append(norm.item())
+
+    def save(self, folder):
+        os.makedirs(folder, exist_ok=True)
+        parameters = {name: p for name, p in self._model.state_dict().items() if isinstance(p, self._torch.Tensor)}  # the others are Megatron's empty extra states
+        self._torch.save({"model": parameters, "optimizer": self._optimizer.state_dict()}, f"{folder}/{self._a.rank}.pt")
+
+
 def train(a, on_step=None):
-    """Trains; rank 0 writes a.folder/result.json: losses, gradient norms, milliseconds and shares of each step.
+    """Trains; rank 0 writes a.folder/result.json: by dispatcher losses, gradient norms, milliseconds and shares of each step.
 
     a: SIZES and lr, rank, folder, dispatcher; first: step to begin with; load, save: a folder with the ranks' states, or None; shares: whether to measure them.
-    on_step: called with the number of each step after all ranks have reached it.
+    Several dispatchers, joined by "+", each train a model of their own, and take turns step by step. on_step: called with the number of each step after all ranks
+    have reached it.
     """
     import torch
     import torch.distributed as dist
@@ -133,43 +179,17 @@ def train(a, on_step=None):
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
     parallel_state.initialize_model_parallel(expert_model_parallel_size=a.ranks)
     model_parallel_cuda_manual_seed(7)
-    model = model_of(a, a.dispatcher, device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=a.lr, momentum=0.9)
-    if a.load:
-        state = torch.load(f"{a.load}/{a.rank}.pt", map_location=device, weights_only=True)
-        model.load_state_dict(state["model"], strict=False)
-        optimizer.load_state_dict(state["optimizer"])
-    shares = Shares(torch, model) if a.shares else None
-    position = torch.arange(a.seq, device=device).unsqueeze(0).expand(a.batch, -1).contiguous()
-    mask = torch.ones((1, 1, a.seq, a.seq), dtype=torch.bool, device=device).triu(1)
-    result = {"losses": [], "norms": [], "ms": [], "shares": []}
+    trainings = {name: Training(torch, dist, a, name, device) for name in a.dispatcher.split("+")}
+    turns = [*trainings.values()]
     for step in range(a.first, a.steps):
-        tokens = tokens_of(torch, a, step, device)
-        sync()
-        dist.barrier()
-        if on_step:
-            on_step(step)
-        began = time.perf_counter()
-        loss = model(tokens[:, :-1].contiguous(), position, mask, labels=tokens[:, 1:].contiguous()).float().mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = reduce_gradients(dist, a.ranks, model)
-        optimizer.step()
-        sync()
-        result["ms"].append((time.perf_counter() - began) * 1e3)
-        if shares:
-            result["shares"].append(shares.take())
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        result["losses"].append(mean.item() / a.ranks)
-        result["norms"].append(norm.item())
+        for training in turns:
+            training.step(step, sync, on_step)
+        turns.reverse()
     if a.save:
-        os.makedirs(a.save, exist_ok=True)
-        parameters = {name: p for name, p in model.state_dict().items() if isinstance(p, torch.Tensor)}  # the others are Megatron's empty extra states
-        torch.save({"model": parameters, "optimizer": optimizer.state_dict()}, f"{a.save}/{a.rank}.pt")
+        trainings[a.dispatcher].save(a.save)
     if a.rank == 0:
         with open(f"{a.folder}/result.json", "w", encoding="ascii") as f:
-            json.dump(result, f)
+            json.dump({name: training.result for name, training in trainings.items()}, f)
     dist.barrier()
     dist.destroy_process_group()
 

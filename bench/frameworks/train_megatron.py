@@ -9,6 +9,8 @@ Experts are spread over all ranks. Weights and tokens depend on seeds alone, so 
 dispatcher once, in alternating order, in new processes; times are medians of the steps of all rounds after the first third of each, in which memory is still
 allocated. `flex` is the dispatcher
 that calls deep_ep, `flex:8` the same with 8 multiprocessors; --deepep adds `deepep`, which is `flex` over DeepEP itself, from a folder with its package and compiled module.
+`flex+allgather` runs both in the same processes, each with a model of its own, in turns step by step: one run differs from the next by more than two dispatchers do.
+The ratios of such steps are printed, too.
 
 --shares runs each dispatcher once more and measures how much of a step its parts take: "moves" is what crosses ranks (token_dispatch, token_combine), "sorts" is
 what orders rows before and after; forward and backward, on the GPU's clock and of the CPU thread. --resume N saves the first dispatcher's state after N steps
@@ -52,7 +54,7 @@ def begin(command, environment):
 
 
 def run(a, name, *options):
-    """Runs all ranks of one dispatcher; returns their result, or None."""
+    """Runs all ranks of one dispatcher, or of several joined by "+"; returns {dispatcher: result}, or None."""
     environment = dict(os.environ, CUDA_DEVICE_MAX_CONNECTIONS="1")
     dispatcher, _, sms = name.partition(":")
     if dispatcher == "deepep":
@@ -71,24 +73,26 @@ def run(a, name, *options):
             print(f"# {name}: a rank failed\n" + "\n".join(text[-1500:] for text in texts))
             return None
         with open(f"{folder}/result.json", encoding="ascii") as f:
-            return json.load(f)
+            return {one if "+" in name else name: result for one, result in json.load(f).items()}
 
 
 def measure(a, names):
-    """Runs the rounds; returns {name: result} with the timed steps of all rounds, or None if a run failed."""
+    """Runs the rounds; returns {dispatcher: result} with the timed steps of all rounds, or None if a run failed."""
     results = {}
     for r in range(a.rounds):
         for name in names if r % 2 == 0 else reversed(names):
-            one = run(a, name)
-            if one is None:
+            ran = run(a, name)
+            if ran is None:
                 return None
-            one["ms"] = one["ms"][a.steps // 3:] + results.get(name, {"ms": []})["ms"]
-            results[name] = one
+            for one, result in ran.items():
+                result["ms"] = result["ms"][a.steps // 3:] + results.get(one, {"ms": []})["ms"]
+            results.update(ran)
     for name in names if a.shares else ():
-        one = run(a, name, "--measure-shares")
-        if one is None:
+        ran = run(a, name, "--measure-shares")
+        if ran is None:
             return None
-        results[name]["shares"] = shares_of(one, a.steps // 3)
+        for one, result in ran.items():
+            results[one]["shares"] = shares_of(result, a.steps // 3)
     return results
 
 
@@ -101,7 +105,7 @@ def shares_of(one, dropped):
     return {part: [None if steps[0][1][part][0] is None else percent(part, 0), percent(part, 1)] for part in steps[0][1]}
 
 
-def show(a, results):
+def show(a, names, results):
     """Prints the table and the bars."""
     middle = {name: statistics.median(got["ms"]) if got["ms"] else float("nan") for name, got in results.items()}
     print(f"{'dispatcher':12} {'ms a step':>10} {'tokens/s':>10}  losses; gradient norms")
@@ -110,6 +114,13 @@ def show(a, results):
               f"{got['losses'][-1]:.6f}; {' '.join(f'{v:.5f}' for v in got['norms'][:2])} ... {got['norms'][-1]:.5f}")
     for name in results:
         print(f"# {name:12} {middle[name]:8.1f} ms {'#' * round(BAR * middle[name] / max(middle.values()) if middle[name] == middle[name] else 0)}")
+    for together in (name.split("+") for name in names):
+        for other in together[1:]:
+            ratios = sorted(x / y for x, y in zip(results[together[0]]["ms"], results[other]["ms"]))
+            if ratios:
+                quarter = len(ratios) // 4
+                print(f"# {together[0]} / {other}, step by step: median {statistics.median(ratios):.3f}, half of {len(ratios)} between {ratios[quarter]:.3f} and "
+                      f"{ratios[-1 - quarter]:.3f}, {sum(r < 1 for r in ratios)} below 1")
     for name, got in results.items() if a.shares else ():
         print(f"# {name:12} of a step: " + "; ".join(f"{part} {'' if gpu is None else f'GPU {gpu:.1f} %, '}CPU {cpu:.1f} %" for part, (gpu, cpu) in got["shares"].items()))
 
@@ -140,7 +151,7 @@ def resume(a, name, losses):
         if not run(a, name, "--steps", str(a.resume), "--save", folder):
             return True
         again = run(a, name, "--first", str(a.resume), "--load", folder)
-    same = again is not None and again["losses"] == losses[a.resume:]
+    same = again is not None and again[name]["losses"] == losses[a.resume:]
     print(f"# {name} resumed after {a.resume} of {a.steps} steps: " + ("losses equal in every digit" if same else "WRONG: losses differ"))
     return not same
 
@@ -175,10 +186,11 @@ def main():
     results = measure(a, names)
     if results is None:
         return 1
-    show(a, results)
+    show(a, names, results)
     wrong = compare(results)
     if a.resume:
-        wrong |= resume(a, names[0], results[names[0]]["losses"])
+        first = next(iter(results))
+        wrong |= resume(a, first, results[first]["losses"])
     if a.json:
         with open(a.json, "w", encoding="ascii") as f:
             json.dump(results, f)

@@ -80,7 +80,7 @@ class Job:
             child.join(SECONDS)
             assert child.exitcode == 0, f"rank {rank}: {child.exitcode}\n{self.said(rank)[-2000:]}"
         with open(f"{self.folder}/result.json", encoding="ascii") as f:
-            return json.load(f)["losses"]
+            return json.load(f)["flex"]["losses"]
 
     def all_name_the_victim(self, says=""):
         for rank, child in enumerate(self.ranks):

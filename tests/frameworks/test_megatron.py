@@ -76,7 +76,8 @@ def two_ranks_on_two_nodes_and_resumed():
 
 
 def four_ranks_on_two_nodes():
-    train("--ranks=4", "--nodes=a,a,b,b")
+    said = train("--ranks=4", "--nodes=a,a,b,b", "--dispatchers=flex+allgather")
+    assert "flex / allgather, step by step: median" in said
 
 
 if __name__ == "__main__":
