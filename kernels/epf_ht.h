@@ -160,7 +160,7 @@ struct epf_ht_dispatch {
 	/* Outputs. Rows behind the last one that arrives are not written, but for out_index: -1 */
 	void *out;        /* [received][row.bytes], 16-byte aligned */
 	void *out_scales; /* word w of a row's scales at [row * out_stride[0] + w * out_stride[1]] */
-	uint64_t out_stride[2]; /* in words */
+	uint64_t out_stride[2]; /* in words, below 2^32 */
 	uint32_t *
 		out_numbers; /* EPF_HT_NUMBERED: [received]: the number that its rank has given each row */
 	int64_t *out_index; /* [received][row.topk]: experts as this rank numbers them, or -1 */

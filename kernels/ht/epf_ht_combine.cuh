@@ -371,17 +371,14 @@ EPF_DEV_FN void ht_add_many(const struct ht_vecs *have, struct ll_vec *v, struct
 }
 
 /*
- * One chunk of a token's sum without biases on a single node of at most as many ranks as a warp has lanes: the loads of two rows are on their way
- * together. A warp. row: the address of the row of the member with this lane's number; from: members that have one.
+ * The sum of rows, from +0 in the order of lanes, rounded once: the loads of two rows are on their way together. A warp. have: which vectors of them; row: the
+ * address of this lane's row; from: lanes that have one.
  */
-EPF_DEV_FN void ht_sum_wide(const struct ht_job *j, const struct ht_chunks *c, uint64_t row,
-			    epf_lanes from, uint32_t token, uint32_t k)
+EPF_DEV_FN void ht_sum_wide(struct ht_vecs have, uint64_t row, epf_lanes from, uint64_t out)
 {
 	epf_lanes all = epf_lanes_where(1), rest = from & (from - 1u), more = rest & (rest - 1u);
-	uint64_t out = j->out + (uint64_t)token * j->row_bytes;
 	uint64_t first = epf_lanes_get(all, row, from ? epf_lanes_first(from) : 0);
 	uint64_t second = epf_lanes_get(all, row, rest ? epf_lanes_first(rest) : 0);
-	struct ht_vecs have = ht_vecs_of(c, k);
 
 	for (;;) {
 		if (rest && !more && ht_all_have(&have, HT_WIDE)) {
@@ -456,19 +453,31 @@ EPF_DEV_FN void ht_wait_row(const struct ht_job *j, uint32_t member, int32_t pla
 		epf_pause();
 }
 
-/* A chunk of a token's sum that a warp has taken: place as above, of the member with the lane's number. */
+/* Turns of a warp, at least, where tokens are added whole: by the last of them warps end at different times. */
+#define HT_TURNS 16u
+
+/* What a warp has taken of the sums: a whole token, or chunk k of one; place as above, of the member with the lane's number. */
 struct ht_turn {
-	uint64_t number;
 	uint32_t token;
 	uint32_t k;
 	int32_t place;
 };
 
-EPF_DEV_FN struct ht_turn ht_turn_of(const struct ht_job *j, const struct ht_chunks *c,
-				     uint64_t number)
+/* So many tokens, the first ones, are added whole, for each turn costs instructions; the others chunk by chunk, so that warps end together. */
+EPF_DEV_FN uint32_t ht_whole_tokens(const struct ht_job *j)
 {
-	struct ht_turn t = { number, (uint32_t)number / c->count, (uint32_t)number % c->count, -1 };
+	return j->tokens / HT_TURNS >= ht_warps(j) ? j->tokens - 2u * ht_warps(j) : 0;
+}
 
+EPF_DEV_FN struct ht_turn ht_turn_of(const struct ht_job *j, const struct ht_chunks *c,
+				     uint32_t whole, uint32_t number)
+{
+	struct ht_turn t = { number, 0, -1 };
+
+	if (number >= whole) {
+		t.token = whole + (number - whole) / c->count;
+		t.k = (number - whole) % c->count;
+	}
 	if (t.token < j->tokens && epf_lane() < ht_mates(j))
 		t.place =
 			HT_AT(const int32_t,
@@ -477,29 +486,33 @@ EPF_DEV_FN struct ht_turn ht_turn_of(const struct ht_job *j, const struct ht_chu
 }
 
 /* On one node, of at most as many ranks as a warp has lanes. */
-EPF_DEV_FN void ht_take_turn(const struct ht_job *j, const struct ht_chunks *c,
+EPF_DEV_FN void ht_take_turn(const struct ht_job *j, const struct ht_chunks *c, uint32_t whole,
 			     const struct ht_turn *t)
 {
 	const struct ht_mark *m = &ht_marks()[epf_lane() < ht_mates(j) ? epf_lane() : 0];
+	struct ht_vecs have = { (uint64_t)epf_lane() * HT_VEC, c->all };
 	uint32_t index = m->first + (uint32_t)t->place;
 	int own = m->rank == j->rank;
 	epf_lanes from = epf_lanes_where(t->place >= 0 && index < (own ? j->received : j->room));
 
+	if (t->token >= whole)
+		have = ht_vecs_of(c, t->k);
 	ht_wait_row(j, epf_lane(), t->place);
 	epf_warp_barrier();
-	ht_sum_wide(j, c,
+	ht_sum_wide(have,
 		    (own ? j->x : ht_window(j) + j->lay.rows) + (uint64_t)index * j->row_bytes,
-		    from, t->token, t->k);
+		    from, j->out + (uint64_t)t->token * j->row_bytes);
 }
 
-/* Sums of this rank's tokens. Warps take chunks as they come to them: they begin at different times, and some tokens wait for others. */
+/* Sums of this rank's tokens. Warps take turns as they come to them: they begin at different times, and some tokens wait for others. */
 EPF_DEV_FN void ht_add_tokens(const struct ht_job *j, const struct ht_chunks *c)
 {
 	uint64_t *next = &ht_state_of(j)->next;
 	epf_lanes all = epf_lanes_where(1);
 	int wide = j->nodes == 1 && ht_mates(j) <= LL_LANES && !j->bias[0] && !j->bias[1];
+	uint32_t whole = wide ? ht_whole_tokens(j) : 0;
 	uint64_t mine = epf_lane() == 0 ? epf_add_gpu(next, 1) : 0;
-	struct ht_turn turn = ht_turn_of(j, c, epf_lanes_get(all, mine, 0));
+	struct ht_turn turn = ht_turn_of(j, c, whole, (uint32_t)epf_lanes_get(all, mine, 0));
 
 	if (epf_lane() == 0)
 		mine = epf_add_gpu(next, 1);
@@ -508,11 +521,11 @@ EPF_DEV_FN void ht_add_tokens(const struct ht_job *j, const struct ht_chunks *c)
 		struct ht_turn now = turn;
 
 		/* What the next turn needs, and the number of the one behind it, are on their way during this one. */
-		turn = ht_turn_of(j, c, epf_lanes_get(all, mine, 0));
+		turn = ht_turn_of(j, c, whole, (uint32_t)epf_lanes_get(all, mine, 0));
 		if (epf_lane() == 0)
 			mine = epf_add_gpu(next, 1);
 		if (wide) {
-			ht_take_turn(j, c, &now);
+			ht_take_turn(j, c, whole, &now);
 		} else {
 			for (uint32_t m = epf_lane(); m < ht_mates(j) && j->nodes == 1;
 			     m += LL_LANES)

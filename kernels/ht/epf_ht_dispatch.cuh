@@ -88,13 +88,16 @@ HT_FAR_FN void ht_send_across(const struct ht_job *j)
 	}
 }
 
-/* The final index at a member of this node of a row that has crossed, or UINT32_MAX: it does not go there, or cannot. */
+/* The final index at a member of this node of a row that has crossed, or UINT32_MAX: there is none, or the row does not go there, or cannot. */
 EPF_DEV_FN uint32_t ht_index_in(const struct ht_job *j, uint64_t record, uint32_t source,
 				uint32_t member)
 {
-	uint32_t rank = ht_mate(j, member);
-	uint32_t index = HT_AT(const uint32_t, record + j->rec.head)[member];
+	uint32_t rank, index;
 
+	if (member >= ht_mates(j))
+		return UINT32_MAX;
+	rank = ht_mate(j, member);
+	index = HT_AT(const uint32_t, record + j->rec.head)[member];
 	return index >= ht_rows_until(j, source - 1u, rank) &&
 			       index < ht_rows_until(j, source, rank) &&
 			       index < ht_marks()[member].room
@@ -108,16 +111,16 @@ EPF_DEV_FN void ht_forward_chunk(const struct ht_job *j, const struct ht_chunks 
 {
 	uint32_t source = (uint32_t)l->rank, at = l->mine + row;
 	uint64_t record = ht_got_row(j, at);
+	int with = k == 0 && (j->topk || j->scale_words);
 	struct ht_extras extras = ht_extras_in(j, record);
 	struct ht_extra mine = { 0 };
 	struct ht_chunk p;
 
-	ht_load(c, &p, k, record);
-	if (k == 0)
+	if (with)
 		mine = ht_load_extra(j, &extras);
+	ht_load(c, &p, k, record);
 	for (uint32_t first = 0; first < ht_mates(j); first += LL_LANES) {
-		uint32_t i = first + epf_lane();
-		uint32_t index = i < ht_mates(j) ? ht_index_in(j, record, source, i) : UINT32_MAX;
+		uint32_t i = first + epf_lane(), index = ht_index_in(j, record, source, i);
 
 		if (k == 0 && i < ht_mates(j) && at < j->forwarded)
 			HT_AT(int32_t, j->links)
@@ -125,7 +128,9 @@ EPF_DEV_FN void ht_forward_chunk(const struct ht_job *j, const struct ht_chunks 
 			index == UINT32_MAX
 				? -1
 				: (int32_t)(index - ht_rows_until(j, source - 1u, ht_mate(j, i)));
-		ht_give_chunk(j, c, &p, k, first, index, &extras, &mine);
+		if (with)
+			ht_give_extras(j, &extras, &mine, first, index);
+		ht_give_chunk(j, c, &p, k, first, index);
 	}
 }
 
@@ -178,7 +183,7 @@ EPF_DEV_FN void ht_take_words(const struct ht_job *j, uint32_t first, uint32_t e
 {
 	const uint32_t *from = HT_AT(const uint32_t, ht_window(j) + j->lay.scales) +
 			       (uint64_t)first * j->scale_words;
-	const struct ht_beside *b = ht_beside_of(j, ht_marks() + ht_mate_index(j, j->rank));
+	struct ht_beside b = ht_beside_of(j, ht_marks() + ht_mate_index(j, j->rank));
 	uint32_t n = (end - first) * j->scale_words, step = ht_warps(j) * LL_LANES;
 
 	for (uint32_t at = ht_warp(j) * LL_LANES + epf_lane(); at < n; at += HT_TAKEN * step) {
@@ -190,7 +195,7 @@ EPF_DEV_FN void ht_take_words(const struct ht_job *j, uint32_t first, uint32_t e
 		LL_UNROLL
 		for (uint32_t i = 0; i < HT_TAKEN; i++)
 			if (at + i * step < n)
-				ht_put_word(j, b, first + (at + i * step) / j->scale_words,
+				ht_put_word(j, &b, first + (at + i * step) / j->scale_words,
 					    (at + i * step) % j->scale_words, w[i]);
 	}
 }
@@ -544,6 +549,21 @@ EPF_DEV_FN void ht_keep_telling(const struct ht_job *j, const struct ht_chunks *
 	}
 }
 
+/* So many chunks of this rank's rows, from this one on, as far as there are any. A warp. */
+EPF_DEV_FN void ht_send_group(const struct ht_job *j, const struct ht_chunks *c, uint32_t first,
+			      uint32_t chunks)
+{
+	uint32_t token = first / c->count, k = first % c->count;
+
+	for (; chunks && token < j->tokens; chunks--) {
+		ht_send_chunk(j, c, token, k);
+		if (++k == c->count) {
+			k = 0;
+			token++;
+		}
+	}
+}
+
 /* Rows of this rank's tokens, to the ranks of its node. */
 EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c, uint64_t call,
 			     uint64_t grouped)
@@ -562,9 +582,7 @@ EPF_DEV_FN void ht_send_rows(const struct ht_job *j, const struct ht_chunks *c, 
 	     ht_take_next(&t)) {
 		for (; part < j->told && ht_told_end(j, &k, part) <= t.group; part++)
 			ht_pass_part(part);
-		for (uint32_t i = (uint32_t)t.group * k.each;
-		     i < items && i < ((uint32_t)t.group + 1u) * k.each; i++)
-			ht_send_chunk(j, c, i / c->count, i % c->count);
+		ht_send_group(j, c, (uint32_t)t.group * k.each, k.each);
 	}
 	for (; part < j->told; part++)
 		ht_pass_part(part);

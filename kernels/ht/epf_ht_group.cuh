@@ -540,6 +540,18 @@ EPF_DEV_FN void ht_fold_chunk(const struct ht_job *j, const struct ht_chunks *c,
 	}
 }
 
+/* The same of at most as many entries as a warp has lanes. */
+EPF_DEV_FN void ht_fold_wide(const struct ht_job *j, const struct ht_chunks *c, uint32_t row,
+			     uint32_t chunk)
+{
+	uint32_t slot = epf_lane() < j->topk ? ht_slot(j, row, epf_lane()) : UINT32_MAX;
+	epf_lanes from = epf_lanes_where(slot != UINT32_MAX);
+
+	if (from)
+		ht_sum_wide(ht_vecs_of(c, chunk), j->x + (uint64_t)slot * j->row_bytes, from,
+			    j->out + (uint64_t)row * j->row_bytes);
+}
+
 /* Weights of the entries of a row; 0 where there is none. A warp. */
 EPF_DEV_FN void ht_fold_weights(const struct ht_job *j, uint32_t row)
 {
@@ -576,7 +588,10 @@ EPF_DEV_FN void ht_fold_of(const struct ht_job *j, const struct ht_chunks *c, ui
 	if (n >= (ht_part(j, rows, part + 1u) - begin) * c->count)
 		return;
 	if (row < j->tokens) {
-		ht_fold_chunk(j, c, row, chunk);
+		if (j->topk <= LL_LANES)
+			ht_fold_wide(j, c, row, chunk);
+		else
+			ht_fold_chunk(j, c, row, chunk);
 		if (chunk == 0 && j->out_weights)
 			ht_fold_weights(j, row);
 	}

@@ -49,16 +49,21 @@ EPF_DEV_FN void ht_return_chunk(const struct ht_job *j, const struct ht_chunks *
 				uint32_t member, uint32_t at, uint32_t k)
 {
 	const struct ht_mark *m = &ht_marks()[member];
+	uint64_t from = j->weights + (uint64_t)row * j->topk * 4u;
+	uint64_t to = m->window + j->lay.weights + (uint64_t)at * j->topk * 4u;
+	uint32_t lane = epf_lane(), weight = 0;
 	struct ht_chunk p;
 
+	if (k == 0 && lane < j->topk)
+		weight = HT_AT(const uint32_t, from)[lane];
 	ht_load(c, &p, k, j->x + (uint64_t)row * j->row_bytes);
 	ht_store(c, &p, k, m->at + (uint64_t)at * j->row_bytes);
 	if (k)
 		return;
-	for (uint32_t i = epf_lane(); i < j->topk; i += LL_LANES)
-		HT_AT(uint32_t, m->window + j->lay.weights)
-	[(uint64_t)at * j->topk + i] =
-		HT_AT(const uint32_t, j->weights)[(uint64_t)row * j->topk + i];
+	if (lane < j->topk)
+		HT_AT(uint32_t, to)[lane] = weight;
+	for (uint32_t i = lane + LL_LANES; i < j->topk; i += LL_LANES)
+		HT_AT(uint32_t, to)[i] = HT_AT(const uint32_t, from)[i];
 }
 
 /* How the rows of x are written: each part as rounds, each round as a group of chunks for each rank that has rows here. */
@@ -100,23 +105,24 @@ EPF_DEV_FN struct ht_rounds ht_rounds_of(const struct ht_job *j, const struct ht
 
 /* One group of chunks of a part, number `group` in it. The rows of some ranks end before those of others: their groups are empty. A warp. */
 EPF_DEV_FN void ht_return_group(const struct ht_job *j, const struct ht_chunks *c,
-				const struct ht_rounds *r, uint32_t part, uint64_t group)
+				const struct ht_rounds *r, uint32_t part, uint32_t group)
 {
-	uint32_t s = (j->rank + 1u + (uint32_t)(group % r->ranks)) % j->ranks;
+	uint32_t round = group / r->ranks, s = (j->rank + 1u + group % r->ranks) % j->ranks;
 	uint32_t adder = ht_via(j, s, j->node), member = ht_mate_index(j, adder);
 	uint32_t first = ht_rows_until(j, s - 1u, j->rank);
 	uint32_t rows = ht_rows_until(j, s, j->rank) - first, begin = ht_part(j, rows, part);
 	uint32_t to = ht_part_first(j, s, ht_mate_index(j, j->rank)) + begin;
-	uint64_t items = (uint64_t)(ht_part(j, rows, part + 1u) - begin) * c->count;
-	uint64_t i = group / r->ranks * r->each, end = i + r->each;
+	uint32_t i = round * r->each, end = i + r->each, row = i / c->count, k = i % c->count;
+	uint32_t items = (ht_part(j, rows, part + 1u) - begin) * c->count;
 
 	first += begin;
 	for (; i < items && i < end && adder != j->rank; i++) {
-		uint32_t row = (uint32_t)i / c->count;
-
 		if (first + row < j->received && to + row < ht_marks()[member].room)
-			ht_return_chunk(j, c, first + row, member, to + row,
-					(uint32_t)i % c->count);
+			ht_return_chunk(j, c, first + row, member, to + row, k);
+		if (++k == c->count) {
+			k = 0;
+			row++;
+		}
 	}
 }
 
@@ -129,15 +135,16 @@ EPF_DEV_FN void ht_return_rows(const struct ht_job *j, const struct ht_chunks *c
 	struct ht_rounds r = ht_rounds_of(j, c);
 	struct ht_taken t = ht_take_first(j, j->writers, r.groups * j->parts);
 	uint32_t part = 0, there = 0;
+	uint64_t begin = 0; /* the part's first group */
 
 	for (; t.group < t.groups; ht_take_next(&t)) {
-		for (; part < t.group / r.groups; part++)
-			ht_pass_part(part);
+		for (; t.group - begin >= r.groups; begin += r.groups)
+			ht_pass_part(part++);
 		if (j->folded && there <= part) {
 			ht_wait_folded(j, part);
 			there = part + 1u;
 		}
-		ht_return_group(j, c, &r, part, t.group - part * r.groups);
+		ht_return_group(j, c, &r, part, (uint32_t)(t.group - begin));
 	}
 	for (; part < j->parts; part++)
 		ht_pass_part(part);

@@ -5,9 +5,6 @@
 
 #include "kernels/ht/epf_ht_plan.cuh"
 
-/* Vectors of a lane in a chunk: what is on its way to a multiprocessor at once, 16 warps * 7 KiB, covers the latency of memory. */
-#define HT_CHUNK_VECS 14u
-
 #define HT_GROUP_CHUNKS 4u  /* at most */
 #define HT_GROUPS       16u /* that a warp moves, at least, where a group is more than a chunk */
 
@@ -198,13 +195,6 @@ EPF_DEV_FN int ht_is_own(const struct ht_job *j, const struct ht_mark *m)
 	return m->rank == j->rank && !j->grouped;
 }
 
-EPF_DEV_FN struct ht_beside *ht_beside_of(const struct ht_job *j, const struct ht_mark *m)
-{
-	if (j->node_max <= HT_BESIDE_RANKS)
-		return ht_besides() + (m - ht_marks());
-	return ht_besides() + HT_BESIDE_RANKS + !ht_is_own(j, m);
-}
-
 /* This rank's window. */
 EPF_DEV_FN uint64_t ht_window(const struct ht_job *j)
 {
@@ -254,27 +244,53 @@ EPF_DEV_FN struct ht_offer ht_offer_of(const struct ht_job *j, uint64_t call, ui
 	return o;
 }
 
+/* To the window of a member. */
+EPF_DEV_FN struct ht_beside ht_beside_in(const struct ht_job *j, const struct ht_mark *m)
+{
+	struct ht_beside b;
+
+	b.index = m->window + j->lay.index;
+	b.weights = m->window + j->lay.weights;
+	b.scales = m->window + j->lay.scales;
+	b.numbers = 0;
+	b.stride[0] = j->scale_words;
+	b.stride[1] = 1;
+	b.in_window = 1;
+	return b;
+}
+
+EPF_DEV_FN struct ht_beside ht_beside_of(const struct ht_job *j, const struct ht_mark *m)
+{
+	if (j->node_max <= HT_BESIDE_RANKS)
+		return ht_besides()[m - ht_marks()];
+	return ht_is_own(j, m) ? ht_besides()[HT_BESIDE_RANKS] : ht_beside_in(j, m);
+}
+
 /* Notes where what travels with rows goes at a member that may be written to. */
 EPF_DEV_FN void ht_mark_beside(const struct ht_job *j, const struct ht_mark *m,
 			       const struct ht_offer *o)
 {
-	struct ht_beside *b = ht_beside_of(j, m);
+	int few = j->node_max <= HT_BESIDE_RANKS;
+	struct ht_beside b = ht_beside_in(j, m);
 
 	if (ht_is_own(j, m)) {
-		b->index = j->out_index;
-		b->weights = j->out_weights;
-		b->scales = j->out_scales;
-		b->numbers = j->out_numbers;
-		b->stride[0] = j->out_stride[0];
-		b->stride[1] = j->out_stride[1];
-	} else if (j->node_max <= HT_BESIDE_RANKS) {
-		b->index = o->at[HT_PLACE_INDEX];
-		b->weights = o->at[HT_PLACE_WEIGHTS];
-		b->scales = o->at[HT_PLACE_SCALES];
-		b->numbers = o->at[HT_PLACE_NUMBERS];
-		b->stride[0] = o->stride;
-		b->stride[1] = 1;
+		b.index = j->out_index;
+		b.weights = j->out_weights;
+		b.scales = j->out_scales;
+		b.numbers = j->out_numbers;
+		b.stride[0] = (uint32_t)j->out_stride[0];
+		b.stride[1] = (uint32_t)j->out_stride[1];
+		b.in_window = 0;
+	} else if (o->at[HT_PLACE_INDEX] | o->at[HT_PLACE_SCALES] | o->at[HT_PLACE_NUMBERS]) {
+		b.index = o->at[HT_PLACE_INDEX];
+		b.weights = o->at[HT_PLACE_WEIGHTS];
+		b.scales = o->at[HT_PLACE_SCALES];
+		b.numbers = o->at[HT_PLACE_NUMBERS];
+		b.stride[0] = o->stride;
+		b.in_window = 0;
 	}
+	if (few || ht_is_own(j, m))
+		ht_besides()[few ? m - ht_marks() : HT_BESIDE_RANKS] = b;
 }
 
 /* Where the rows of a member of this node for a source begin in the window of the rank that adds them. */
@@ -316,11 +332,7 @@ EPF_DEV_FN void ht_mark_rows(const struct ht_job *j, int dispatch)
  */
 EPF_DEV_FN void ht_mark_targets(const struct ht_job *j, uint64_t call, int dispatch)
 {
-	struct ht_beside *none = ht_besides() + HT_BESIDE_RANKS + 1u;
-
 	epf_block_barrier();
-	if (epf_thread_in_block() == 0)
-		none->index = none->scales = none->numbers = 0;
 	for (uint32_t m = epf_thread_in_block(); m < ht_mates(j); m += j->threads) {
 		struct ht_mark *k = &ht_marks()[m];
 		struct ht_offer o = { .in_window = 1 };
@@ -371,15 +383,19 @@ EPF_DEV_FN void ht_tell_rows(const struct ht_job *j, uint64_t call, uint32_t par
 }
 
 /*
- * Final index of a token's row at a member of this node, or UINT32_MAX: it does not go there, or must not, or need not, for the spread of a grouped dispatch
+ * Final index of a token's row at a member of this node, or UINT32_MAX: there is no such member, or it does not go there, or must not, or need not, for the spread of a grouped dispatch
  * reads this rank's rows where they are.
  */
 EPF_DEV_FN uint32_t ht_index_at(const struct ht_job *j, uint32_t token, uint32_t member)
 {
-	const struct ht_mark *m = &ht_marks()[member];
-	int32_t place = HT_AT(const int32_t, j->place)[(uint64_t)token * j->ranks + m->rank];
-	uint32_t index = m->first + (uint32_t)place;
+	const struct ht_mark *m = &ht_marks()[member < HT_NODE_MAX ? member : 0];
+	uint32_t index;
+	int32_t place;
 
+	if (member >= ht_mates(j))
+		return UINT32_MAX;
+	place = HT_AT(const int32_t, j->place)[(uint64_t)token * j->ranks + m->rank];
+	index = m->first + (uint32_t)place;
 	return place < 0 || index >= m->room || (j->grouped && m->rank == j->rank) ? UINT32_MAX
 										   : index;
 }
@@ -433,14 +449,15 @@ EPF_DEV_FN uint32_t ht_extra_word(const struct ht_extras *e, uint32_t i)
 	return i < e->words ? HT_AT(const uint32_t, e->scales)[i * e->stride] : e->number;
 }
 
-/* Stores word i of a row's scales, or its number, in outputs. */
-EPF_DEV_FN void ht_put_word(const struct ht_job *j, const struct ht_beside *b, uint64_t row,
+/* Stores word i of a row's scales, or of the numbers behind them. */
+EPF_DEV_FN void ht_put_word(const struct ht_job *j, const struct ht_beside *b, uint32_t row,
 			    uint32_t i, uint32_t word)
 {
-	if (i < j->scale_words - j->numbered)
-		HT_AT(uint32_t, b->scales)[row * b->stride[0] + i * b->stride[1]] = word;
-	else
+	if (b->numbers && i >= j->scale_words - j->numbered)
 		HT_AT(uint32_t, b->numbers)[row] = word;
+	else
+		HT_AT(uint32_t, b->scales)
+	[(uint64_t)row * b->stride[0] + (uint64_t)i * b->stride[1]] = word;
 }
 
 /* What of it a lane holds while the row is on its way. */
@@ -465,52 +482,51 @@ EPF_DEV_FN struct ht_extra ht_load_extra(const struct ht_job *j, const struct ht
 	return e;
 }
 
-/* Stores a top-k entry of a row as rank m->rank numbers its experts. */
-EPF_DEV_FN void ht_send_entry(const struct ht_job *j, const struct ht_mark *m, uint64_t at,
-			      int64_t expert, uint32_t weight)
+/* Stores a top-k entry of a row as a rank numbers its experts. */
+EPF_DEV_FN void ht_put_entry(const struct ht_job *j, const struct ht_beside *b, uint32_t rank,
+			     uint64_t at, int64_t expert, uint32_t weight)
 {
-	const struct ht_beside *b = ht_beside_of(j, m);
-	uint64_t weights = b->index ? b->weights : m->window + j->lay.weights;
-	int64_t e = expert - (int64_t)m->rank * j->local;
+	int64_t e = expert - (int64_t)rank * j->local;
 	int here = e >= 0 && e < (int64_t)j->local;
 
-	if (b->index)
+	if (b->in_window)
+		HT_AT(int32_t, b->index)[at] = here ? (int32_t)e : -1;
+	else
 		HT_AT(int64_t, b->index)[at] = here ? e : -1;
-	else
-		HT_AT(int32_t, m->window + j->lay.index)[at] = here ? (int32_t)e : -1;
-	if (weights)
-		HT_AT(uint32_t, weights)[at] = here ? weight : 0u;
-}
-
-/* Stores word i of a row's scales, or its number, at rank m->rank. */
-EPF_DEV_FN void ht_send_word(const struct ht_job *j, const struct ht_mark *m, uint64_t row,
-			     uint32_t i, uint32_t word)
-{
-	const struct ht_beside *b = ht_beside_of(j, m);
-
-	if (b->scales || b->numbers)
-		ht_put_word(j, b, row, i, word);
-	else
-		HT_AT(uint32_t, m->window + j->lay.scales)[row * j->scale_words + i] = word;
+	if (b->weights)
+		HT_AT(uint32_t, b->weights)[at] = here ? weight : 0u;
 }
 
 /* What travels with a row to one rank: scales, and its experts as that rank numbers them, with their weights. A warp. mine: what it has loaded. */
 EPF_DEV_FN void ht_send_extras(const struct ht_job *j, const struct ht_extras *from,
 			       const struct ht_extra *mine, const struct ht_mark *m, uint32_t index)
 {
+	struct ht_beside b = ht_beside_of(j, m);
 	uint32_t lane = epf_lane();
 
 	for (uint32_t i = 0; i < 2u; i++)
 		if (lane + i * LL_LANES < j->scale_words)
-			ht_send_word(j, m, index, lane + i * LL_LANES, mine->scale[i]);
+			ht_put_word(j, &b, index, lane + i * LL_LANES, mine->scale[i]);
 	for (uint32_t i = lane + 2u * LL_LANES; i < j->scale_words; i += LL_LANES)
-		ht_send_word(j, m, index, i, ht_extra_word(from, i));
+		ht_put_word(j, &b, index, i, ht_extra_word(from, i));
 	if (lane < j->topk)
-		ht_send_entry(j, m, (uint64_t)index * j->topk + lane, mine->expert, mine->weight);
+		ht_put_entry(j, &b, m->rank, (uint64_t)index * j->topk + lane, mine->expert,
+			     mine->weight);
 	for (uint32_t k = lane + LL_LANES; k < j->topk; k += LL_LANES)
-		ht_send_entry(j, m, (uint64_t)index * j->topk + k,
-			      HT_AT(const int64_t, from->index)[k],
-			      from->weights ? HT_AT(const uint32_t, from->weights)[k] : 0u);
+		ht_put_entry(j, &b, m->rank, (uint64_t)index * j->topk + k,
+			     HT_AT(const int64_t, from->index)[k],
+			     from->weights ? HT_AT(const uint32_t, from->weights)[k] : 0u);
+}
+
+/* What travels with a row, to those members from `first` on that it goes to; index as below. A warp. */
+EPF_DEV_FN void ht_give_extras(const struct ht_job *j, const struct ht_extras *from,
+			       const struct ht_extra *mine, uint32_t first, uint32_t index)
+{
+	epf_lanes all = epf_lanes_where(1), to = epf_lanes_where(index != UINT32_MAX);
+
+	for (; to; to &= to - 1u)
+		ht_send_extras(j, from, mine, &ht_marks()[first + epf_lanes_first(to)],
+			       (uint32_t)epf_lanes_get(all, index, epf_lanes_first(to)));
 }
 
 /*
@@ -518,8 +534,7 @@ EPF_DEV_FN void ht_send_extras(const struct ht_job *j, const struct ht_extras *f
  * with itself and those behind it: were all to begin with the same one, its link would bound them.
  */
 EPF_DEV_FN void ht_give_chunk(const struct ht_job *j, const struct ht_chunks *c,
-			      const struct ht_chunk *p, uint32_t k, uint32_t first, uint32_t index,
-			      const struct ht_extras *extras, const struct ht_extra *mine)
+			      const struct ht_chunk *p, uint32_t k, uint32_t first, uint32_t index)
 {
 	int behind = first + epf_lane() >= ht_mate_index(j, j->rank);
 	epf_lanes all = epf_lanes_where(1);
@@ -527,38 +542,37 @@ EPF_DEV_FN void ht_give_chunk(const struct ht_job *j, const struct ht_chunks *c,
 	epf_lanes then = epf_lanes_where(index != UINT32_MAX && !behind);
 
 	for (; to | then; to &= to - 1u) {
-		const struct ht_mark *m;
-		uint32_t at;
-
 		if (!to) {
 			to = then;
 			then = 0;
 		}
-		m = &ht_marks()[first + epf_lanes_first(to)];
-		at = (uint32_t)epf_lanes_get(all, index, epf_lanes_first(to));
-
-		ht_store(c, p, k, m->at + (uint64_t)at * j->row_bytes);
-		if (k == 0 && (j->topk || j->scale_words))
-			ht_send_extras(j, extras, mine, m, at);
+		ht_store(c, p, k,
+			 ht_marks()[first + epf_lanes_first(to)].at +
+				 epf_lanes_get(all, index, epf_lanes_first(to)) * j->row_bytes);
 	}
 }
 
-/* One chunk of a token's row, to all ranks of this node that it goes to. A warp. */
+/* One chunk of a token's row, to all ranks of this node that it goes to. A warp. What travels with the row is sent while the row is on its way to here. */
 EPF_DEV_FN void ht_send_chunk(const struct ht_job *j, const struct ht_chunks *c, uint32_t token,
 			      uint32_t k)
 {
+	int with = k == 0 && (j->topk || j->scale_words);
 	struct ht_extras extras = ht_extras_of(j, token);
+	uint32_t index = ht_index_at(j, token, epf_lane());
 	struct ht_extra mine = { 0 };
 	struct ht_chunk p;
 
-	ht_load(c, &p, k, j->x + (uint64_t)token * j->row_bytes);
-	if (k == 0)
+	if (with)
 		mine = ht_load_extra(j, &extras);
-	for (uint32_t first = 0; first < ht_mates(j); first += LL_LANES) {
-		uint32_t i = first + epf_lane();
-		uint32_t index = i < ht_mates(j) ? ht_index_at(j, token, i) : UINT32_MAX;
-
-		ht_give_chunk(j, c, &p, k, first, index, &extras, &mine);
+	ht_load(c, &p, k, j->x + (uint64_t)token * j->row_bytes);
+	for (uint32_t first = 0;;) {
+		if (with)
+			ht_give_extras(j, &extras, &mine, first, index);
+		ht_give_chunk(j, c, &p, k, first, index);
+		first += LL_LANES;
+		if (first >= ht_mates(j))
+			break;
+		index = ht_index_at(j, token, first + epf_lane());
 	}
 }
 

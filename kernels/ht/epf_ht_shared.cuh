@@ -26,13 +26,14 @@ struct ht_mark {
 	uint32_t parts;   /* combine: the same in parts; the clerk's */
 };
 
-/* Where what travels with rows goes at a member: its outputs. */
+/* Where what travels with rows goes at a member: to its outputs, or to its window. */
 struct ht_beside {
-	uint64_t index; /* int64; 0: to the window */
+	uint64_t index; /* int64; in the window int32 */
 	uint64_t weights;
 	uint64_t scales;
-	uint64_t numbers;
-	uint64_t stride[2]; /* of out_scales: as out_stride */
+	uint64_t numbers;   /* 0: they lie behind the scales */
+	uint32_t stride[2]; /* of scales: as out_stride */
+	uint32_t in_window;
 };
 
 /* While counts are exchanged. */
@@ -51,7 +52,8 @@ struct ht_counting {
 /* While rows move. */
 struct ht_moving {
 	struct ht_mark marks[HT_NODE_MAX];
-	struct ht_beside beside[HT_BESIDE_RANKS + 2u];
+	struct ht_beside beside[HT_BESIDE_RANKS +
+				1u]; /* the last one is this rank's outputs, in larger nodes */
 };
 
 union ht_shared {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { WRITERS = 84, TOLD_ROWS = 64 };
+enum { TOLD_ROWS = 64 };
 
 struct ht_job ht_job_begin(const struct epf_ht *ht)
 {
@@ -299,6 +299,10 @@ static int check_outputs(const struct epf_ht_dispatch *d)
 
 	if (!err && d->received && d->row.scale_words)
 		err = given(d->out_scales, "out_scales", 4);
+	if (!err && d->row.scale_words && (d->out_stride[0] | d->out_stride[1]) > UINT32_MAX)
+		return ll_fail(
+			-EINVAL, "strides of out_scales of %llu and %llu words: at most 2^32 - 1",
+			(unsigned long long)d->out_stride[0], (unsigned long long)d->out_stride[1]);
 	if (!err && d->received && d->flags & EPF_HT_NUMBERED)
 		err = given(d->out_numbers, "out_numbers", 4);
 	if (!err && d->received && d->row.topk)
@@ -336,8 +340,7 @@ static void offer_beside(struct epf_ht *ht, const struct epf_ht_dispatch *d, str
 {
 	struct ht_job o = *j;
 
-	if (ht->node_max > HT_BESIDE_RANKS ||
-	    (d->row.scale_words && (d->out_stride[1] != 1 || d->out_stride[0] > UINT32_MAX)))
+	if (ht->node_max > HT_BESIDE_RANKS || (d->row.scale_words && d->out_stride[1] != 1))
 		return;
 	o.places[HT_PLACE_INDEX] = j->topk ? place_of(ht, d->out_index) : 0;
 	o.places[HT_PLACE_WEIGHTS] = j->out_weights ? place_of(ht, d->out_weights) : 0;
@@ -472,20 +475,43 @@ uint32_t ht_parts_of(const struct epf_ht *ht, uint32_t room)
 	return parts < 1 ? 1 : parts > HT_PARTS ? HT_PARTS : parts;
 }
 
+/* Chunks of a row. */
+static uint32_t row_chunks(const struct epf_ht *ht, uint32_t row_bytes)
+{
+	uint32_t lanes = HT_CHUNK_VECS * ht->warp;
+
+	return (row_bytes / HT_VEC + lanes - 1) / lanes;
+}
+
 /*
- * Warps that write rows in a combine; the others add meanwhile. With 20 to 32 multiprocessors two H200 are fastest with 80 to 90 of them, however many blocks
- * they are in: fewer do not keep NVLink busy, and 96 delay what is added. 4,096 tokens, 24 multiprocessors: 212 us with 72, 198 with 84, 218 with 96. With few
- * multiprocessors 6 of 16 warps a block are best: with 8 of them four H200 take 771 us, 854 with 5 and 800 with 8. Each block has one at least.
+ * Bytes of rows that a combine has on their way to other ranks at once: fewer do not keep NVLink busy, and more delay what is added. Two H200, rows of 14 KiB: with 24
+ * multiprocessors 4,096 tokens take 192 us with 588 KiB and 221 with 672, 2,048 tokens 116 with 462 and 140 with 588; with 32 of them, whose warps write faster, 4,096
+ * tokens 195 with 504 and 205 with 588. With few rows it makes little difference, and with few multiprocessors these are the bound.
  */
-static uint32_t writers_of(const struct epf_ht *ht, uint32_t blocks)
+static uint64_t in_flight(uint64_t bytes, uint32_t blocks)
+{
+	const uint64_t kib = 1024, most = 588 * kib, fewer = 336 * kib + bytes / 448;
+
+	if (bytes < 20 * kib * kib || blocks < 16)
+		return most;
+	return (fewer < most ? fewer : most) * (blocks > 24 ? 7 : 8) / 8;
+}
+
+/*
+ * Warps that write rows in a combine; the others add meanwhile. Each has one chunk on its way, however many blocks they are in. With few multiprocessors 6 of 16 warps
+ * a block are best: with 8 of them four H200 take 771 us, 854 with 5 and 800 with 8.
+ */
+static uint32_t writers_of(const struct epf_ht *ht, uint32_t blocks, const struct epf_ht_combine *c)
 {
 	uint32_t warps = ht->threads / ht->warp, most = warps * 3 / 8 * blocks;
+	uint64_t flight = in_flight((uint64_t)c->received * c->row_bytes, blocks);
+	uint64_t writers = flight * row_chunks(ht, c->row_bytes) / c->row_bytes;
 
 	if (ht->nodes > 1 || warps < 4)
 		return warps * blocks;
-	if (blocks > WRITERS)
+	if (blocks > writers)
 		return blocks;
-	return WRITERS < most ? WRITERS : most;
+	return writers < most ? (uint32_t)writers : most;
 }
 
 int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stream)
@@ -498,6 +524,12 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 		err = ht_check_row(c->row_bytes);
 	if (!err && ht->node_max > 1)
 		err = check_window(ht, &row, c->room);
+	if (!err &&
+	    (uint64_t)c->received * row_chunks(ht, c->row_bytes) > INT32_MAX / ht->ll->ranks)
+		err = ll_fail(
+			-EINVAL,
+			"%u rows of %u bytes are more than 2^31 pieces for %u ranks: give fewer rows",
+			c->received, c->row_bytes, ht->ll->ranks);
 	if (!err && c->received)
 		err = given(c->x, "x", HT_VEC);
 	if (!err && c->tokens)
@@ -516,7 +548,7 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 	j.blocks = blocks_of(ht, c->blocks);
 	j.parts = ht_parts_of(ht, c->room);
 	j.folded = (uintptr_t)c->folded;
-	j.writers = writers_of(ht, j.blocks);
+	j.writers = writers_of(ht, j.blocks, c);
 	j.lay = ht_layout_of(&row, c->room);
 	j.topk = c->topk;
 	j.room = c->room;

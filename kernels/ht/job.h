@@ -36,6 +36,8 @@
 /* The same of a grouped dispatch, whose rows are copied to their groups meanwhile. Each costs four H200 some 4 us of 600, and the last one is copied behind the others. */
 #define HT_TOLD 8u
 EPF_STATIC_ASSERT(HT_TOLD <= HT_PARTS, "both are counted in the same words");
+/* Vectors of a lane in a chunk of a row, at most: what is on its way to a multiprocessor at once, 16 warps * 7 KiB, covers the latency of memory. */
+#define HT_CHUNK_VECS 14u
 /*
  * Chunks of a batch's tokens, at most, whose routing is looked at side by side, where there are few ranks; and the scratch memory that takes: a counter for
  * each rank, then HT_CHUNK_WORDS for each rank and chunk.

@@ -16,7 +16,8 @@
 #include "kernels/ht/ht.h"
 #include "tests/unit/kernels/ll_kit.h"
 
-enum { RANKS = LL_KIT_RANKS, TOKENS = 40, TOPK = 6, LOCAL = 5, HIDDEN = 64, SCALES = 3 };
+/* On a CPU a chunk is 112 numbers: rows have one or two. */
+enum { RANKS = LL_KIT_RANKS, TOKENS = 40, TOPK = 6, LOCAL = 5, HIDDEN = 192, SCALES = 3 };
 
 /* One batch of all ranks. */
 struct batch {

@@ -234,9 +234,12 @@ static void outputs_beside_rows(void **state)
 				    .out = 16,
 				    .out_index = 32,
 				    .out_scales = 48,
-				    .out_stride = { 7, 2 } };
+				    .out_stride = { 7, 2 },
+				    .scale_words = 11,
+				    .lay = { .index = 512, .weights = 1024, .scales = 2048 } };
 		uint32_t last = ranks - 1;
-		const struct ht_beside *own, *other;
+		struct ht_beside own, other;
+		int few = ranks == HT_BESIDE_RANKS;
 
 		j.state =
 			(uintptr_t)zeros(sizeof(struct ht_state) + ranks * sizeof(struct ht_peer));
@@ -260,17 +263,18 @@ static void outputs_beside_rows(void **state)
 		ht_mark_targets(&j, 0, 1);
 		own = ht_beside_of(&j, &ht_marks()[3]);
 		other = ht_beside_of(&j, &ht_marks()[last]);
-		assert_int_equal(own->index, 32);
-		assert_int_equal(own->scales, 48);
-		assert_int_equal(own->stride[0], 7);
-		assert_int_equal(own->stride[1], 2);
-		assert_int_equal(other->index, ranks == HT_BESIDE_RANKS ? (1 << 20) + 64 : 0);
-		assert_int_equal(other->scales, ranks == HT_BESIDE_RANKS ? (1 << 20) + 128 : 0);
-		assert_int_equal(other->numbers, 0);
-		if (ranks == HT_BESIDE_RANKS) {
-			assert_int_equal(other->stride[0], 9);
-			assert_int_equal(other->stride[1], 1);
-		}
+		assert_int_equal(own.index, 32);
+		assert_int_equal(own.scales, 48);
+		assert_int_equal(own.stride[0], 7);
+		assert_int_equal(own.stride[1], 2);
+		assert_int_equal(own.in_window, 0);
+		assert_int_equal(other.in_window, !few);
+		assert_int_equal(other.index, few ? (1 << 20) + 64 : 4096 + 512);
+		assert_int_equal(other.weights, few ? 0 : 4096 + 1024);
+		assert_int_equal(other.scales, few ? (1 << 20) + 128 : 4096 + 2048);
+		assert_int_equal(other.numbers, 0);
+		assert_int_equal(other.stride[0], few ? 9 : 11);
+		assert_int_equal(other.stride[1], 1);
 		/* What a rank has not said of this call is not believed. */
 		assert_int_not_equal(ht_marks()[last].room, 0);
 		*ht_word_at(&j, j.control, HT_READY, last, HT_READY_STRIDE) = 9;

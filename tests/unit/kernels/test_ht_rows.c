@@ -382,6 +382,12 @@ static void bad_arguments_are_refused(void **state)
 	d.received = 1u << 15;
 	d.room = 0;
 	refused(epf_ht_dispatch(ht, &d, NULL), -EINVAL, "32768 rows with 65537 scales each");
+	for (int i = 0; i < 2; i++) {
+		d.out_stride[i] = (uint64_t)UINT32_MAX + 1u;
+		refused(epf_ht_dispatch(ht, &d, NULL), -EINVAL, "at most 2^32 - 1");
+		d.out_stride[i] = UINT32_MAX;
+		refused(epf_ht_dispatch(ht, &d, NULL), -EINVAL, "scales each");
+	}
 	d.received = d.row.scale_words = 0;
 	d.flags = 0;
 	c.row_bytes = 8;
@@ -389,6 +395,13 @@ static void bad_arguments_are_refused(void **state)
 	c.row_bytes = 32;
 	c.room = 1 << 20;
 	refused(epf_ht_combine(ht, &c, NULL), -E2BIG, "need a window of");
+	/* Two pieces a row on a CPU. */
+	c.room = 0;
+	c.row_bytes = 240;
+	c.received = INT32_MAX / g->ranks / 2;
+	refused(epf_ht_combine(ht, &c, NULL), -EINVAL, "x is ");
+	c.received++;
+	refused(epf_ht_combine(ht, &c, NULL), -EINVAL, "give fewer rows");
 	close_rig(g);
 }
 
