@@ -89,9 +89,13 @@ struct ht_plan ht_plan_of(const struct epf_ht *ht, uint32_t tokens);
 
 /* ---- ht_call.c ---- */
 
-/* What all calls check: the size of a structure, which is what the caller was compiled with, and the bytes of a row. Each returns 0 or -EINVAL. */
+/*
+ * What all calls check: the size of a structure, which is what the caller was compiled with, the bytes of a row, and an argument's address. Each returns 0 or
+ * -EINVAL.
+ */
 int ht_check_size(const char *what, size_t size, size_t known);
 int ht_check_row(uint32_t bytes);
+int ht_given(const void *p, const char *name, uint32_t align);
 
 /* What all jobs have of the object. */
 struct ht_job ht_job_begin(const struct epf_ht *ht);

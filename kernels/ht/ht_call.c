@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The high-throughput calls: arguments are checked, made a job for the kernels, and launched. Allocates nothing. */
+/* The high-throughput calls that move rows, and what all calls share: arguments are checked, made a job for the kernels, and launched. Allocates nothing. */
 #include "kernels/ht/ht.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { TOLD_ROWS = 64 };
 
@@ -69,7 +67,7 @@ static int launch_move(struct epf_ht *ht, enum ht_kernel kernel, struct ht_job *
 	return err ? err : ht_launch(ht, kernel, j, stream);
 }
 
-static int given(const void *p, const char *name, uint32_t align)
+int ht_given(const void *p, const char *name, uint32_t align)
 {
 	if (p && (uintptr_t)p % align == 0)
 		return 0;
@@ -91,149 +89,6 @@ int ht_check_row(uint32_t bytes)
 				 bytes, HT_VEC);
 }
 
-static int job_of_routing(struct epf_ht *ht, const struct epf_ht_routing *r, struct ht_job *j)
-{
-	uint32_t ranks = ht->ll->ranks;
-	int err = ht_check_size("a routing", r->size, sizeof(*r));
-
-	if (err)
-		return err;
-	if (!r->experts || r->experts % ranks || r->experts / ranks > EPF_HT_LOCAL_MAX)
-		return ll_fail(
-			-EINVAL,
-			"%u experts on %u ranks: a multiple of the ranks is needed, at most %u a rank",
-			r->experts, ranks, EPF_HT_LOCAL_MAX);
-	if (r->topk > EPF_HT_TOPK_MAX)
-		return ll_fail(-EINVAL, "top-k is %u: at most %u are possible", r->topk,
-			       EPF_HT_TOPK_MAX);
-	*j = ht_job_begin(ht);
-	j->scratch = (uintptr_t)ht->scratch;
-	j->tokens = r->tokens;
-	j->topk = r->topk;
-	j->local = r->experts / ranks;
-	j->align = r->align ? r->align : 1;
-	j->topk_idx = (uintptr_t)r->topk_idx;
-	j->in_rank = (uintptr_t)r->in_rank;
-	j->per_rank = (uintptr_t)r->per_rank;
-	j->per_node = (uintptr_t)r->per_node;
-	j->per_expert = (uintptr_t)r->per_expert;
-	j->place = (uintptr_t)r->place;
-	j->matrix = (uintptr_t)r->matrix;
-	j->host = (uintptr_t)r->host;
-	return r->tokens ? given(r->in_rank, "in_rank", 1) : 0;
-}
-
-/* Blocks that share the routing of a rank: as many as find enough tokens, where there are few ranks. */
-static uint32_t chunks_of(const struct epf_ht *ht, uint32_t tokens)
-{
-	uint32_t chunks = ht->scratch ? tokens / ht->chunk_tokens : 1;
-
-	return chunks < 1 ? 1 : chunks > HT_CHUNKS ? HT_CHUNKS : chunks;
-}
-
-int epf_ht_layout(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream)
-{
-	struct ht_job j;
-	int err = job_of_routing(ht, r, &j);
-
-	if (!err)
-		err = given(r->per_expert, "per_expert", 4);
-	if (!err && r->tokens)
-		err = given(r->topk_idx, "topk_idx", 8);
-	if (!err)
-		err = given(r->per_rank, "per_rank", 4);
-	if (err)
-		return err;
-	j.call = EPF_WHY_HT_LAYOUT;
-	j.chunks = chunks_of(ht, r->tokens);
-	j.blocks = j.ranks * j.chunks + (r->per_node ? (j.ranks + HT_NODE - 1) / HT_NODE : 0);
-	return ht_launch(ht, HT_K_LAYOUT, &j, stream);
-}
-
-int epf_ht_notify(struct epf_ht *ht, const struct epf_ht_routing *r, void *stream)
-{
-	struct ht_job j;
-	int err = job_of_routing(ht, r, &j);
-	bool looks = !err && r->flags & EPF_HT_NO_LAYOUT;
-
-	if (!err && looks && ht->nodes > 1)
-		err = ll_fail(-EINVAL, "EPF_HT_NO_LAYOUT with %u nodes: it is for one", ht->nodes);
-	if (!err && r->flags & EPF_HT_WITH_DISPATCH && (ht->nodes > 1 || !r->received))
-		err = ll_fail(
-			-EINVAL,
-			"EPF_HT_WITH_DISPATCH with %u nodes and outputs of %u rows: it is for one node, and a dispatch with EPF_HT_IF_IT_FITS",
-			ht->nodes, r->received);
-	if (!err && looks && r->tokens)
-		err = given(r->topk_idx, "topk_idx", 8);
-	if (!err && !looks)
-		err = given(r->per_expert, "per_expert", 4);
-	if (!err && r->tokens)
-		err = given(r->place, "place", 4);
-	if (!err)
-		err = given(r->matrix, "matrix", 4);
-	if (!err)
-		err = given(r->plan, "plan", HT_VEC);
-	if (err)
-		return err;
-	j.plan = (uintptr_t)r->plan;
-	j.at = ht_plan_of(ht, r->tokens);
-	j.call = EPF_WHY_HT_NOTIFY;
-	j.looks = looks;
-	j.chunks = chunks_of(ht, r->tokens);
-	j.blocks = looks ? j.ranks * j.chunks
-			 : (1 + j.chunks) * (j.ranks + (ht->nodes > 1 ? ht->nodes : 0));
-	j.blocks++; /* which waits for the others' counts */
-	ht->due.blocks = 0;
-	j.grown = ht->wanted != 0;
-	j.received = r->received <= UINT32_MAX >> 2 ? r->received : 0; /* never fits */
-	j.room = r->room;
-	j.spare = r->spare;
-	if (r->host) {
-		j.ticket = ++ht->tickets;
-		EPF_STORE_RELAXED((uint64_t *)r->host,
-				  0); /* it may hold the ticket of another object */
-	}
-	if (r->flags & EPF_HT_WITH_DISPATCH &&
-	    ht->ll->ranks <= (ht->warp > 1 ? HT_FEW_GPU : HT_FEW_CPU)) {
-		ht->due = j;
-		return 0;
-	}
-	return ht_launch(ht, HT_K_NOTIFY, &j, stream);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-int epf_ht_wait_counts(struct epf_ht *ht, const int64_t *host)
-{
-	/* The kernel's own deadline comes first and says more; the slack is for work in front of it in the stream. */
-	uint64_t limit = ht->opts.timeout_ns ? 2 * ht->opts.timeout_ns + 1000000000u : 0;
-	uint64_t start = 0;
-	int err;
-
-	for (uint64_t polls = 1; EPF_LOAD_ACQUIRE((const uint64_t *)host) != ht->tickets; polls++) {
-		if (polls % 4096)
-			continue;
-		if (!start)
-			start = now_ns();
-		(void)sched_yield();
-		if (limit && now_ns() - start > limit) {
-			err = epf_ht_check(ht);
-			return err ? err
-				   : ll_fail(-ETIMEDOUT,
-					     "rank %u: the exchange of counts did not run within %llu s: is its stream waiting for something?",
-					     ht->ll->rank,
-					     (unsigned long long)(limit / 1000000000u));
-		}
-	}
-	return host[1] < 0 ? epf_ht_check(ht) : 0;
-}
-
 /* Blocks of a kernel that moves rows. A whole number of warps is busy in each, so few rows take few blocks. */
 static uint32_t blocks_of(const struct epf_ht *ht, uint32_t wanted)
 {
@@ -247,7 +102,7 @@ static int job_of_plan(struct epf_ht *ht, const void *plan, const struct epf_ht_
 		       uint32_t heads, uint32_t across, const int32_t *links, uint32_t forwarded,
 		       struct ht_job *j)
 {
-	int err = given(plan, "plan", HT_VEC);
+	int err = ht_given(plan, "plan", HT_VEC);
 
 	j->rec = ht_record_of(row, heads);
 	if (!err && ht->nodes > 1 && 2 * (uint64_t)across * j->rec.bytes > ht->net.bytes)
@@ -256,7 +111,7 @@ static int job_of_plan(struct epf_ht *ht, const void *plan, const struct epf_ht_
 			      across, 2ull * across * j->rec.bytes,
 			      (unsigned long long)ht->net.bytes);
 	if (!err && forwarded)
-		err = given(links, "links", 4);
+		err = ht_given(links, "links", 4);
 	j->plan = (uintptr_t)plan;
 	j->at = ht_plan_of(ht, j->tokens);
 	j->net_room = across;
@@ -295,18 +150,18 @@ static uint32_t told_of(const struct epf_ht *ht, uint32_t tokens)
 
 static int check_outputs(const struct epf_ht_dispatch *d)
 {
-	int err = d->received ? given(d->out, "out", HT_VEC) : 0;
+	int err = d->received ? ht_given(d->out, "out", HT_VEC) : 0;
 
 	if (!err && d->received && d->row.scale_words)
-		err = given(d->out_scales, "out_scales", 4);
+		err = ht_given(d->out_scales, "out_scales", 4);
 	if (!err && d->row.scale_words && (d->out_stride[0] | d->out_stride[1]) > UINT32_MAX)
 		return ll_fail(
 			-EINVAL, "strides of out_scales of %llu and %llu words: at most 2^32 - 1",
 			(unsigned long long)d->out_stride[0], (unsigned long long)d->out_stride[1]);
 	if (!err && d->received && d->flags & EPF_HT_NUMBERED)
-		err = given(d->out_numbers, "out_numbers", 4);
+		err = ht_given(d->out_numbers, "out_numbers", 4);
 	if (!err && d->received && d->row.topk)
-		err = given(d->out_index, "out_index", 8);
+		err = ht_given(d->out_index, "out_index", 8);
 	return err;
 }
 
@@ -408,7 +263,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 	if (!err && (grouped || ht->node_max > 1))
 		err = check_window(ht, &row, d->room);
 	if (!err && d->tokens)
-		err = given(d->x, "x", HT_VEC);
+		err = ht_given(d->x, "x", HT_VEC);
 	if (!err)
 		err = grouped ? check_grouped(ht, d) : check_outputs(d);
 	if (!err && (uint64_t)received * row.scale_words > INT32_MAX)
@@ -416,7 +271,7 @@ int epf_ht_dispatch(struct epf_ht *ht, const struct epf_ht_dispatch *d, void *st
 			      "%u rows with %u scales each are more than 2^31: give fewer rows",
 			      received, row.scale_words);
 	if (!err)
-		err = given(d->matrix, "matrix", 4);
+		err = ht_given(d->matrix, "matrix", 4);
 	j.tokens = d->tokens;
 	if (!err)
 		err = job_of_plan(ht, d->plan, &row, ht->node_max, d->across, d->links,
@@ -531,11 +386,11 @@ int epf_ht_combine(struct epf_ht *ht, const struct epf_ht_combine *c, void *stre
 			"%u rows of %u bytes are more than 2^31 pieces for %u ranks: give fewer rows",
 			c->received, c->row_bytes, ht->ll->ranks);
 	if (!err && c->received)
-		err = given(c->x, "x", HT_VEC);
+		err = ht_given(c->x, "x", HT_VEC);
 	if (!err && c->tokens)
-		err = given(c->out, "out", HT_VEC);
+		err = ht_given(c->out, "out", HT_VEC);
 	if (!err)
-		err = given(c->matrix, "matrix", 4);
+		err = ht_given(c->matrix, "matrix", 4);
 	if (!err && c->folded && ht->nodes > 1)
 		err = ll_fail(-EINVAL, "folded with %u nodes: it is for one", ht->nodes);
 	j.tokens = c->tokens;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of ll_cases.py about ElasticBuffer: dispatch and combine in both layouts, with and without the CPU waiting, against a reference in PyTorch, bit for bit.
 
-Every rank makes the inputs of all ranks from a seed (ht_cases.Batch), so it knows what it must receive and what its sums must be.
+Every rank makes the inputs of all ranks from a seed (ht_batch.Batch), so it knows what it must receive and what its sums must be.
 """
 from ctypes import c_int, c_size_t, c_void_p
 from random import Random
@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import torch
 
-from ht_cases import ORDERS, Batch, die, grow, lost, named, same, spoil
+from ht_batch import ORDERS, Batch, named, same, spoil
+from ht_cases import die, grow, lost
 from ll_reference import Wrong
 
 MOST = 7  # tokens that a call may have beyond those of the rank with most

@@ -8,7 +8,7 @@ from random import Random
 
 import torch
 
-from ht_cases import Batch, check_rows, named
+from ht_batch import Batch, check_rows, named
 from ll_speed import peer
 
 HIDDEN, TOPK, EXPERTS, TOKENS = 7168, 8, 256, 4096

@@ -9,7 +9,7 @@ import statistics
 import torch
 import torch.distributed as dist
 
-from ht_cases import Batch
+from ht_batch import Batch
 from ll_speed import peer, slowest
 
 HIDDEN, TOPK, EXPERTS = 7168, 8, 256
