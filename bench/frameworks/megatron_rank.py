@@ -11,6 +11,7 @@ import zlib
 
 # Shape and length of a run by the names of train_megatron.py's options.
 SIZES = {"ranks": 2, "layers": 2, "hidden": 1024, "ffn": 1024, "experts": 8, "topk": 2, "seq": 512, "batch": 2, "vocab": 1024, "sms": 20, "steps": 10}
+BACKENDS = {"flex": "deepep", "hybridep": "hybridep"}  # of Megatron's dispatcher "flex", by what train_megatron.py calls it
 CLIP = 1.0  # norm of gradients at most
 NOISE = 4  # one token in so many is random; the others follow from the token before, so that there is something to learn
 # What a token dispatcher of Megatron does around the experts; "moves" crosses ranks.
@@ -28,7 +29,10 @@ def model_of(a, dispatcher, device):
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer.transformer_config import TransformerConfig
-    flex = {"moe_flex_dispatcher_backend": "deepep", "moe_flex_dispatcher_num_sms": a.sms} if dispatcher == "flex" else {}
+    flex = {}
+    if dispatcher in BACKENDS:
+        flex = {"moe_flex_dispatcher_backend": BACKENDS[dispatcher], "moe_flex_dispatcher_num_sms": a.sms}
+        dispatcher = "flex"
     config = TransformerConfig(
         num_layers=a.layers, hidden_size=a.hidden, num_attention_heads=max(a.hidden // 128, 1), ffn_hidden_size=a.ffn, num_moe_experts=a.experts,
         moe_ffn_hidden_size=a.ffn, moe_router_topk=a.topk, moe_router_dtype="fp32", moe_router_load_balancing_type="none", moe_aux_loss_coeff=0.0,

@@ -28,6 +28,8 @@ torch.compile = lambda model=None, **_: model if callable(model) else lambda f: 
 torch.cuda.current_device = lambda: torch.device("cpu")
 torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda *_, **__: torch.get_rng_state()
 torch.cuda.manual_seed = torch.manual_seed
+_zeros = torch.zeros
+torch.zeros = lambda *size, device=None, **options: _zeros(*size, device=None if device == "cuda" else device, **options)
 torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self
 
 if importlib.util.find_spec("triton") is None:

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a small MoE GPT with Megatron-core, unmodified, and compares its token dispatchers: losses, gradient norms, time of a step.
 
-    PYTHONPATH=tools/python:MEGATRON EPF_LIBRARY=... EPF_LL_LIBRARY=... bench/frameworks/train_megatron.py [--dispatchers flex+allgather+alltoall]
+    PYTHONPATH=tools/python:MEGATRON EPF_LIBRARY=... EPF_LL_LIBRARY=... bench/frameworks/train_megatron.py [--dispatchers flex+hybridep+allgather+alltoall]
         [--deepep DIR] [--shares] [--resume N] [--json FILE] [--hosts A,B [--rsh 'ssh -T']]
 
 Experts are spread over all ranks. Weights and tokens depend on seeds alone, so losses of different dispatchers can be compared. Each round runs every
 dispatcher once, in alternating order, in new processes; times are medians of the steps of all rounds after the first third of each, in which memory is still
 allocated. `flex` is the dispatcher
-that calls deep_ep, `flex:8` the same with 8 multiprocessors; --deepep adds `deepep`, which is `flex` over DeepEP itself, from a folder with its package and compiled module.
+that calls deep_ep's Buffer, `hybridep` the one that calls its HybridEPBuffer, which orders rows by expert itself, `flex:8` the first with 8 multiprocessors; --deepep adds `deepep`, which is `flex` over DeepEP itself, from a folder with its package and compiled module.
 `flex+allgather` runs both in the same processes, each with a model of its own, in turns step by step, and prints the ratios of such steps, too: one run differs from the
 next by more than two dispatchers do. `flex,allgather` runs one after the other.
 
@@ -158,7 +158,7 @@ def resume(a, name, losses):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dispatchers", default="flex+allgather+alltoall")
+    parser.add_argument("--dispatchers", default="flex+hybridep+allgather+alltoall")
     parser.add_argument("--deepep", help="folder of DeepEP's package")
     parser.add_argument("--nodes", metavar="A,A,B,B", help="each rank's node; rows cross between nodes over the command path")
     parser.add_argument("--hosts", metavar="A,B", help="hosts that the ranks run on")

@@ -60,10 +60,13 @@ def train(*options):
         print(said, end="", flush=True)
         assert status == 0, status
         with open(f"{folder}/results", encoding="ascii") as f:
-            ours, theirs = map(json.load(f).get, ("flex", "allgather"))
+            results = json.load(f)
+        ours, theirs = results["flex"], results["allgather"]
         assert len(ours["losses"]) == 5 and ours["losses"][0] != ours["losses"][1], ours["losses"]
         assert ours["losses"] == theirs["losses"], (ours["losses"], theirs["losses"])
         assert ours["norms"] == theirs["norms"], (ours["norms"], theirs["norms"])
+        if "hybridep" in results:
+            assert [results["hybridep"][what] for what in ("losses", "norms")] == [theirs["losses"], theirs["norms"]], results["hybridep"]
         crossed = put_bytes(folder)
         print(f"# {crossed} bytes over the software NIC")
         assert crossed > 0
@@ -76,7 +79,7 @@ def two_ranks_on_two_nodes_and_resumed():
 
 
 def four_ranks_on_two_nodes():
-    said = train("--ranks=4", "--nodes=a,a,b,b", "--dispatchers=flex+allgather")
+    said = train("--ranks=4", "--nodes=a,a,b,b", "--dispatchers=flex+hybridep+allgather")
     assert "flex / allgather, step by step: median" in said
 
 

@@ -104,6 +104,7 @@ run guesses elastic-guesses
 run unwaited elastic-unwaited
 run graphs elastic-graphs --steps "$steps"
 run callers elastic-callers
+run hybrid hybrid
 v2 v2-test --skip-perf-test ${quick:+--test-first-only}
 v2 v2-no-sync --skip-perf-test --test-first-only --do-cpu-sync 0
 v2 v2-once --skip-perf-test --test-first-only --allow-multiple-reduction 0
@@ -139,6 +140,7 @@ run nodes-random elastic-random --cases "$cases" --nodes "$nodes"
 run nodes-layers elastic-layers --nodes "$nodes"
 run nodes-graphs elastic-graphs --steps "$steps" --nodes "$nodes"
 run nodes-callers elastic-callers --nodes "$nodes"
+run nodes-hybrid hybrid --nodes "$nodes"
 export NODES=$nodes
 v2 nodes-v2-test --skip-perf-test --test-first-only
 v2 nodes-v2-once --skip-perf-test --test-first-only --allow-multiple-reduction 0

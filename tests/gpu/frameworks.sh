@@ -61,10 +61,10 @@ export PYTHONWARNINGS=ignore
 PYTHONPATH=$root/tools/python${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONPATH
 # Shapes end with what makes them small on CPU tensors; the last of two equal options counts.
-small=() model=(hidden_size=2048 moe_intermediate_size=768 num_attention_heads=16 num_key_value_heads=16) dispatchers=flex+alltoall+allgather
+small=() model=(hidden_size=2048 moe_intermediate_size=768 num_attention_heads=16 num_key_value_heads=16) dispatchers=flex+hybridep+alltoall+allgather
 if [ "$cpu" = 1 ]; then
 	ranks=${ranks:-2}
-	small=(--hidden 128 --ffn 64 --seq 32 --batch 1 --vocab 256) model=() dispatchers=flex+allgather
+	small=(--hidden 128 --ffn 64 --seq 32 --batch 1 --vocab 256) model=() dispatchers=flex+hybridep+allgather
 	export OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu
 	say "# $(date -u +%FT%TZ), CPU tensors, $ranks ranks, small shapes: times mean nothing"
 else

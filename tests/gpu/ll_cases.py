@@ -477,6 +477,7 @@ PARTS = {"smoke": smoke, "table": table, "random": random_cases, "graph": graph,
 PARTS.update({f"ht-{name}": part_of("ht_cases", name) for name in ("table", "random", "sizes", "numbers", "crossing", "layers", "streams", "graphs", "mixed", "threads", "callers", "late", "kill")})
 PARTS.update({f"ht-kill-{name}": part_of("ht_cases", f"kill_{name}") for name in ("rows", "sums")})
 PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("table", "random", "large", "errors", "guesses", "unwaited", "layers", "graphs", "callers", "kill")})
+PARTS["hybrid"] = part_of("hybrid_cases", "hybrid")
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
 PARTS["ht-memory"] = part_of("ht_memory", "memory")
 PARTS.update({"peers-ll": part_of("peers_speed", "low_latency"), "peers-ht": part_of("peers_speed", "high_throughput")})

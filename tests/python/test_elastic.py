@@ -156,6 +156,20 @@ def the_calls_of_frameworks():
     cases("elastic-callers", "--ranks", "2")
 
 
+def the_interface_of_hybrid_ep():
+    # Those of DeepEP's branch hybrid-ep that Megatron-core and torchtitan give.
+    for name, want in (("__init__", ["group", "hidden_dim", "max_num_of_tokens_per_rank", "num_local_experts", "use_fp8", "num_sms_dispatch_api", "num_sms_combine_api",
+                                     "num_sms_preprocessing_api", "num_blocks_permute", "num_blocks_unpermute", "load_cached_kernels", "use_shared_buffer",
+                                     "enable_custom_allgather", "num_of_hybrid_ep_ranks_per_nvlink_domain", "use_mnnvl", "device"]),
+                       ("dispatch_with_permute", ["hidden", "topk_idx", "topk_weights", "num_of_experts_per_rank", "num_of_experts", "use_fp8", "routing_map", "probs",
+                                                  "scaling_factor", "num_permuted_tokens", "pad_multiple", "handle", "non_blocking", "fuse_permute_dispatch",
+                                                  "num_dispatched_tokens", "use_host_meta"]),
+                       ("combine_with_unpermute", ["hidden", "probs", "handle", "pad_multiple", "fuse_unpermute_combine", "num_dispatched_tokens"])):
+        assert list(inspect.signature(getattr(deep_ep.HybridEPBuffer, name)).parameters)[1:] == want, name
+    cases("hybrid", "--ranks", "2")
+    cases("hybrid", "--ranks", "3", "--nodes", "a,b,a")
+
+
 def one_rank_and_five():
     for ranks in ("1", "5"):
         cases("elastic-random", "--ranks", ranks, "--cases", "8")
@@ -174,4 +188,4 @@ def nine_ranks_on_uneven_nodes():
 if __name__ == "__main__":
     preload("torch")
     run([signatures, sizes_and_numbers, more_multiprocessors_for_more_traffic, domains, what_is_not_there, wrong_arguments, layouts_types_and_orders,
-         the_calls_of_frameworks, one_rank_and_five, between_nodes, nine_ranks_on_uneven_nodes])
+         the_calls_of_frameworks, the_interface_of_hybrid_ep, one_rank_and_five, between_nodes, nine_ranks_on_uneven_nodes])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepEP's interfaces on EP fabric: Buffer, and the second version's ElasticBuffer. docs/reference/python.md says what is served.
+"""DeepEP's interfaces on EP fabric: Buffer, the second version's ElasticBuffer, and HybridEPBuffer of its branch hybrid-ep. docs/reference/python.md says what is served.
 
 Importing needs neither PyTorch nor a GPU nor the library; making a Buffer does, and says what is missing.
 """
@@ -13,9 +13,10 @@ from .config import Config
 from .elastic import ElasticBuffer, get_logical_domain_size, get_physical_domain_size
 from .ephandle import EPHandle
 from .event import EventHandle, EventOverlap
+from .hybrid_ep_buffer import HybridEPBuffer
 
-__all__ = ["ArgumentError", "Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap", "NotThereYet", "get_logical_domain_size",
-           "get_physical_domain_size", "topk_idx_t"]
+__all__ = ["ArgumentError", "Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap", "HybridEPBuffer", "NotThereYet",
+           "get_logical_domain_size", "get_physical_domain_size", "topk_idx_t"]
 
 # The version of DeepEP whose interface this package follows.
 __version__ = "2.1.0+epf"
