@@ -92,9 +92,10 @@ def hybrid(rank):
     few = Sorted(rank, [20] * n, HIDDEN, 5 * n, 1, seed=60, holes=0)
     one(rank, b, few, True, None, True)
     refused(rank, b, few, deep_ep)
+    one(rank, b, Sorted(rank, [20] * n, HIDDEN, n, n, seed=70, holes=0), True, None, True)  # no token can have more experts
     one(rank, b, few, True, None, True)
     b._elastic.destroy()
-    return f"{done + 3} batches"
+    return f"{done + 4} batches"
 
 
 def refused(rank, b, batch, deep_ep):
@@ -104,12 +105,12 @@ def refused(rank, b, batch, deep_ep):
     if batch.rank == 0:
         more[3] = True
     for error, says, options in (
-            (deep_ep.ArgumentError if batch.rank == 0 else None, "more than 1 experts", {**routing, "routing_map": more}),
             (deep_ep.NotThereYet, "unset", {**routing, "num_permuted_tokens": 64, "non_blocking": True}),
             (deep_ep.ArgumentError, "nothing says where rows go", {}),
             (deep_ep.ArgumentError, "num_of_experts is None", {"topk_idx": batch.idx}),
             (deep_ep.ArgumentError, "num_of_experts_per_rank is 3", {**routing, "num_of_experts_per_rank": 3}),
-            (deep_ep.ArgumentError, "handle is a tuple", {"handle": (1, 2)})):
+            (deep_ep.ArgumentError, "handle is a tuple", {"handle": (1, 2)}),
+            (deep_ep.ArgumentError if batch.rank == 0 else None, "more than 1 experts", {**routing, "routing_map": more})):
         try:
             b.dispatch_with_permute(hidden=batch.x, **options)
         except (deep_ep.ArgumentError, deep_ep.NotThereYet) as found:

@@ -55,7 +55,7 @@ class HybridEPBuffer:
             hidden_dim, max_num_of_tokens_per_rank, num_local_experts, use_fp8: of the largest call, the same at all ranks; memory grows when a call needs more.
             num_sms_dispatch_api, num_sms_combine_api: multiprocessors; None: ElasticBuffer.get_theoretical_num_sms().
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
-            The others have no effect: no kernel is compiled when it is needed, and ranks find out themselves what they share.
+            The others have no effect: no kernel is compiled at run time, and ranks find out themselves which memory they share.
         """
         self._elastic = e = ElasticBuffer(group, num_max_tokens_per_rank=max_num_of_tokens_per_rank, hidden=hidden_dim, use_fp8_dispatch=use_fp8, device=device)
         self._torch, self._device = e._torch, e.device
@@ -154,7 +154,7 @@ class HybridEPBuffer:
         return out, None if weights is None else _spread(weights, routing.topk_idx, routing.num_experts)
 
     def empty_jit_cache(self) -> None:
-        """No effect: no kernel is compiled when it is needed."""
+        """No effect: no kernel is compiled at run time."""
 
     def dispatch(self, *_: Any, **__: Any) -> Any:
         """Not served."""
