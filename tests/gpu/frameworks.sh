@@ -40,7 +40,7 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-suite="the suite of frameworks" part_width=20 last=40 shown='^#\|^dispatcher\|^backend\|^flex\|^deepep\|^all'
+suite="the suite of frameworks" part_width=20 last=40 shown='^#\|^dispatcher\|^backend\|^flex\|^hybridep\|^deepep\|^all'
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
 [ "$cpu" = 1 ] || need_gpu "--cpu checks this script"
