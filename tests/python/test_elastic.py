@@ -128,6 +128,8 @@ def wrong_arguments():
         ("a row has 6 bytes", dict(x=x(5, 3))), ("topk_weights has shape", dict(topk_weights=torch.ones(5, 3))),
         ("cumulative_local_expert_recv_stats has shape", dict(cumulative_local_expert_recv_stats=torch.zeros(3, dtype=torch.int32))),
         ("do_zero_padding is set", dict(do_zero_padding=True)), ("handle is a tuple", dict(handle=())), ("num_max_tokens_per_rank is 0", dict(num_max_tokens_per_rank=0)),
+        ("num_expanded_tokens is 5; it must", dict(num_expanded_tokens=5)),
+        ("num_expanded_tokens is 0; it must", dict(num_expanded_tokens=0, do_expand=True, do_cpu_sync=False)),
     ]
     for text, change in refused:
         raises(Wrong, f"ElasticBuffer.dispatch: {text}", b.dispatch, **{**dict(x=x(), topk_idx=idx(), num_experts=4), **change})

@@ -236,7 +236,8 @@ class ElasticBuffer:
                  num_sms: int = 0, num_qps: int = 0, previous_event: Event = None, previous_event_before_epilogue: Event = None,
                  async_with_compute_stream: bool = False, allocate_on_comm_stream: bool = False, handle: Optional[EPHandle] = None,
                  do_handle_copy: bool = True, do_cpu_sync: Optional[bool] = None, do_expand: bool = False, do_zero_padding: bool = False,
-                 use_tma_aligned_col_major_sf: bool = False) -> Tuple[Rows, Optional[Any], Optional[Any], EPHandle, EventOverlap]:
+                 use_tma_aligned_col_major_sf: bool = False, *, num_expanded_tokens: Optional[int] = None
+                 ) -> Tuple[Rows, Optional[Any], Optional[Any], EPHandle, EventOverlap]:
         """Sends each token's row once to every rank that holds one of its experts.
 
         Arguments:
@@ -255,6 +256,7 @@ class ElasticBuffer:
             waits in the first, second, fourth, eighth such call without do_expand and so on only, for ranks to map each other's memory.
             do_expand: one row per entry, grouped by expert; else one per token and rank. do_zero_padding: padding rows are zeros.
             use_tma_aligned_col_major_sf: received scales are column-major, and each column begins at a multiple of 16 bytes.
+            num_expanded_tokens: rows that outputs have with do_expand and do_cpu_sync=False, in place of as many as can arrive; entries beyond are dropped.
 
         Returns: received rows, ordered by source rank, then token, as a pair if x was one; their experts in local numbers, -1 for those
         of other ranks, None with do_expand; their weights, one per row with do_expand; the handle; the event.
@@ -278,6 +280,8 @@ class ElasticBuffer:
         need(do_expand or not do_zero_padding, where, "do_zero_padding is set and do_expand is not: only groups of rows have rows between them")
         local, sync = self._check_dispatch(where, data, topk_idx, topk_weights, cumulative_local_expert_recv_stats, num_experts, most, alignment,
                                            do_cpu_sync, cached)
+        need(num_expanded_tokens is None or (do_expand and not sync and not cached and num_expanded_tokens > 0), where,
+             "num_expanded_tokens is {}; it must be positive, and is for do_expand and do_cpu_sync=False without a handle", num_expanded_tokens)
         sms = num_sms or (handle.num_sms if cached else self.get_theoretical_num_sms(num_experts, topk_idx.size(1)))
         ht = b._open_throughput(where)
         call = begin(b, where, _overlap(previous_event), async_with_compute_stream, allocate_on_comm_stream, whole=True)
@@ -295,9 +299,10 @@ class ElasticBuffer:
                     grouped.move(handle.routing, True)
                     _, _, out, out_scales, weights = grouped.spread(handle.groups, handle.slots, handle.source, handle.num_expanded_tokens, layout)
                 else:
-                    counts, (slots, source, out, out_scales, weights) = grouped.first(num_experts, alignment, 0 if sync else most * self.num_ranks, layout, keep)
+                    counts, (slots, source, out, out_scales, weights) = grouped.first(num_experts, alignment, 0 if sync else most * self.num_ranks, layout, keep,
+                                                                                             num_expanded_tokens)
                     handle = EPHandle(grouped.handle, True, num_experts, alignment, most, sms, grouped.kept, counts, self.num_scaleup_ranks, out.size(0))
-                    handle.slots, handle.source = slots, source
+                    handle.slots, handle.source, handle.drops = slots, source, num_expanded_tokens is not None
                     handle.keep(grouped.groups, call.capturing)
             elif cached:
                 if epilogue is not None:
@@ -378,6 +383,7 @@ class ElasticBuffer:
         need(isinstance(handle, EPHandle), where, "handle is a {}; it must be the one that dispatch gave", type(handle).__name__)
         expanded = handle.do_expand
         once = not self.allow_multiple_reduction and (expanded or self._nodes > 1)
+        need(not (once and handle.drops), where, "the handle is of a dispatch with num_expanded_tokens, which allow_multiple_reduction=False does not serve")
         rows = handle.num_expanded_tokens if expanded else handle.num_recv_tokens
         checks.tensor(torch, where, "x", x, torch.bfloat16, (rows, -1), device, ("rows of the dispatch",))
         shape = b._check_rows(where, x)
@@ -397,7 +403,7 @@ class ElasticBuffer:
                 home = Once(b, ht, call, where, handle, x, shape, topk_weights, biases, sms)
                 used, outputs = home.used, (home.sums, home.weights)
             elif expanded:
-                folded = Fold(b, ht, call, handle.routing, handle.slots, x, topk_weights, sms)
+                folded = Fold(b, ht, call, handle.routing, handle.slots, x, topk_weights, sms, handle.drops)
                 shape = b._check_rows(where, folded.out)
                 used = folded.out, folded.weights, folded.folded
                 outputs = b._return(where, ht, call, handle.routing, shape, folded.weights, biases, sms, folded.folded)

@@ -49,6 +49,7 @@ class EPHandle:
         self.groups: Any = None  # expand.Groups
         self.slots: Any = None  # int32 [rows, top-k]: the grouped row of each entry, or -1
         self.source: Any = None  # int32 [rows]: where each came from
+        self.drops = False  # grouped rows beyond num_expanded_tokens are dropped
         self._scaleup = scaleup
         self._counts = counts
         self._known: dict = {}

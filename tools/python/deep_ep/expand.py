@@ -101,12 +101,13 @@ class Grouped:
         if self._beside is not None:
             throughput.check(self._ht.order(self._at, self._stream))
 
-    def first(self, experts: int, alignment: int, worst: int, layout: Layout, keep: Callable[[], Any]) -> Tuple[Optional[List[int]], Outputs]:
+    def first(self, experts: int, alignment: int, worst: int, layout: Layout, keep: Callable[[], Any], count: Optional[int] = None
+              ) -> Tuple[Optional[List[int]], Outputs]:
         """The first dispatch of a routing: numbers entries, exchanges counts, moves rows, finds the groups and copies the rows to them.
 
         Arguments:
             worst: rows that can arrive at most, where the CPU does not wait for counts, or 0. layout: of the outputs. keep: called behind the dispatch, so that
-            what it launches delays nothing: the copies take longer.
+            what it launches delays nothing: the copies take longer. count: grouped rows, where the CPU does not wait, if not as many as can come: those behind are dropped.
 
         Returns: the entries of each expert, where it waits; what spread() returns.
         """
@@ -123,7 +124,7 @@ class Grouped:
             self.move(routing.handle, False, False, routing.exchange)
             self.kept = keep()
             self._find_groups()
-            return None, self._spread_new(None, layout)
+            return None, self._spread_new(None, layout, count)
         # The window is laid out before the counts are known, as long as all ranks say; outputs are as long as this one guesses.
         guess, room, _ = self._buffer._guess(self._ht, self._row())
         routing.exchange(True, (room, room, room))
@@ -193,8 +194,8 @@ class Grouped:
         rows, like = self.handle.received, self._numbers
         return self.groups, like.new_empty((rows, like.size(1))), like.new_empty((rows,))
 
-    def _spread_new(self, counts: Optional[List[int]], layout: Layout) -> Outputs:
-        return self.spread(*self._places(), self._expanded(counts), layout)
+    def _spread_new(self, counts: Optional[List[int]], layout: Layout, count: Optional[int] = None) -> Outputs:
+        return self.spread(*self._places(), self._expanded(counts) if count is None else count, layout)
 
     def _cut(self, outputs: Outputs, count: int, column_major: bool) -> Outputs:
         """Outputs of guessed lengths without what nothing came to. They are copied where an eighth of the memory would be in vain."""
@@ -271,15 +272,16 @@ class Fold:
 
     Arguments:
         buffer: Buffer. call: the combine. handle: of the dispatch. slots: of Grouped.spread().
-        x: bfloat16 [grouped rows, hidden]. weights: float32 [grouped rows], or None. blocks: multiprocessors of the combine.
+        x: bfloat16 [grouped rows, hidden]. weights: float32 [grouped rows], or None. blocks: multiprocessors of the combine. drops: rows may have lost all entries.
 
     Attributes: out: bfloat16 [rows, hidden]; weights: of the entries, 0 for those of other ranks, float32 [rows, top-k] or None; folded: for the combine: int64, or
     None where it comes behind. Rows that did not arrive are undefined.
     """
 
-    def __init__(self, buffer: Any, ht: throughput.Throughput, call: Any, handle: RoutingHandle, slots: Any, x: Any, weights: Any, blocks: int) -> None:
+    def __init__(self, buffer: Any, ht: throughput.Throughput, call: Any, handle: RoutingHandle, slots: Any, x: Any, weights: Any, blocks: int,
+                 drops: bool) -> None:
         (rows, topk), hidden = slots.shape, x.size(1)
-        self.out = x.new_empty((rows, hidden))
+        self.out = (x.new_zeros if drops else x.new_empty)((rows, hidden))
         self.weights = None if weights is None else weights.new_empty((rows, topk))
         self.folded = slots.new_zeros((throughput.FOLD_PARTS,), dtype=buffer._torch.int64) if ht.nodes == 1 else None
         beside = buffer._stream_beside() if ht.nodes == 1 else None

@@ -34,7 +34,7 @@ def indices_to_map(topk_idx: Any, topk_weights: Any, num_of_tokens: int, num_of_
 class Handle(NamedTuple):
     """The routing of a dispatch, for any number of combines and further dispatches."""
     routing: EPHandle
-    overflow_flag: Any  # int32 [1], 0: rows are never dropped
+    overflow_flag: Any  # int32 [1]: not 0, if entries were dropped
 
 
 class HybridEPBuffer:
@@ -64,8 +64,10 @@ class HybridEPBuffer:
         self.configurer = SimpleNamespace(buffer_config=SimpleNamespace(hidden_dim=hidden_dim, max_num_of_tokens_per_rank=max_num_of_tokens_per_rank,
                                                                         num_of_experts_per_rank=num_local_experts))
         self._maps: Dict[int, Tuple[int, Any]] = {}  # by the number of all experts: the most of a token, the same at all ranks; int32, descending to 1
-        self._beyond = self._torch.zeros(1, dtype=self._torch.int32, pin_memory=self._device.type == "cuda")
-        self._none = self._torch.zeros(1, dtype=self._torch.int32, device=self._device)
+        # Not 0: a token of some call had more than that. On the device, and what the CPU knows of it.
+        self._beyond = self._torch.zeros(1, dtype=self._torch.int32, device=self._device)
+        self._known = self._torch.zeros(1, dtype=self._torch.int32, pin_memory=self._device.type == "cuda")
+        self._none = self._torch.zeros_like(self._beyond)
 
     def dispatch_with_permute(self, *, hidden: Any, topk_idx: Any = None, topk_weights: Any = None, num_of_experts_per_rank: Optional[int] = None,
                               num_of_experts: Optional[int] = None, use_fp8: Optional[bool] = None, routing_map: Any = None, probs: Any = None,
@@ -81,11 +83,12 @@ class HybridEPBuffer:
             num_of_experts_per_rank: experts of each rank; None: all of them shared out alike.
             pad_multiple: sizes of groups are rounded up to a multiple of it; the rows between are zeros.
             handle: of an earlier dispatch, whose routing is used again, and then none of those above, and num_permuted_tokens has no effect.
-            num_permuted_tokens, non_blocking: not served without a handle: the CPU waits for the counts.
+            num_permuted_tokens: rows of the outputs; None: as many as come, for which the CPU waits. Entries beyond are dropped, and the handle's overflow_flag says so.
+            non_blocking: sizes of groups stay on the device; needs num_permuted_tokens.
             use_fp8, fuse_permute_dispatch, num_dispatched_tokens, use_host_meta: no effect; rows are copied to their groups while others arrive in any case.
 
         Returns: rows grouped by expert, in each group ordered by source rank, then token; float32 [rows], the weight of each, or None; their scales, or None; int64
-        [experts of a rank] on the CPU, the sizes of the groups, or None with a handle; the handle.
+        [experts of a rank], the sizes of the groups, or None with a handle; the handle.
         """
         where, e, torch = "HybridEPBuffer.dispatch_with_permute", self._elastic, self._torch
         x = hidden if scaling_factor is None else (hidden, scaling_factor)
@@ -93,11 +96,11 @@ class HybridEPBuffer:
             need(isinstance(handle, Handle), where, "handle is a {}; it must be the one that dispatch_with_permute gave", type(handle).__name__)
             out, _, _, _, _ = e.dispatch(x, handle=handle.routing, do_expand=True, do_zero_padding=handle.routing.expert_alignment > 1, num_sms=self._sms[0])
             return (out, None, None, None, handle) if scaling_factor is None else (out[0], None, out[1], None, handle)
-        if non_blocking or num_permuted_tokens is not None:
-            raise NotThereYet(f"{where}: non_blocking and num_permuted_tokens size outputs without waiting for counts, which is not there: leave Megatron-core's "
-                              "moe_expert_rank_capacity_factor and moe_pad_expert_input_to_capacity, and torchtitan's non_blocking_capacity_factor, unset")
+        need(not non_blocking or num_permuted_tokens is not None, where, "non_blocking is set and num_permuted_tokens is None: nothing says how many rows outputs have")
+        beyond: Any = None
+        self._check_known(where)  # of calls that did not wait
         if routing_map is not None:
-            topk_idx, topk_weights = self._entries(where, hidden, routing_map, probs)
+            topk_idx, topk_weights, beyond = self._entries(where, hidden, routing_map, probs)
             num_of_experts = routing_map.size(1)
         need(topk_idx is not None, where, "neither routing_map, topk_idx nor handle is given: nothing says where rows go")
         need(num_of_experts is not None, where, "num_of_experts is None: topk_idx does not say how many there are")
@@ -106,19 +109,34 @@ class HybridEPBuffer:
         config = self.configurer.buffer_config
         if hidden.size(0) > config.max_num_of_tokens_per_rank:  # as with DeepEP, all ranks have as many then
             config.max_num_of_tokens_per_rank = -(-hidden.size(0) // _TILE) * _TILE
-        align = pad_multiple or 1
+        align, count = pad_multiple or 1, None if num_permuted_tokens is None else int(num_permuted_tokens)
+        if beyond is not None:
+            torch.maximum(self._beyond, beyond, out=self._beyond)
+            self._known.copy_(self._beyond, non_blocking=True)
         out, _, weights, routing, _ = e.dispatch(
             x, topk_idx, topk_weights, num_experts=num_of_experts, num_max_tokens_per_rank=config.max_num_of_tokens_per_rank, expert_alignment=align,
-            num_sms=self._sms[0], do_handle_copy=False, do_expand=True, do_zero_padding=align > 1)
-        # Written in front of the counts, for which the CPU has waited.
-        need(routing_map is None or not int(self._beyond[0]), where, "a token has more than {} experts, the most that any had in the first call with {} of them: "
-             "give topk_idx in place of routing_map", self._maps.get(num_of_experts, (0,))[0], num_of_experts)
-        sizes = torch.tensor(routing.num_recv_tokens_per_expert_list, dtype=torch.int64)
+            num_sms=self._sms[0], do_handle_copy=False, do_cpu_sync=count is None, do_expand=True, do_zero_padding=align > 1, num_expanded_tokens=count)
         out, scales = (out, None) if scaling_factor is None else out
-        return out, weights, scales, sizes, Handle(routing, self._none)
+        if count is None:
+            self._check_known(where)  # it was copied in front of the counts, for which the CPU has waited
+            return out, weights, scales, torch.tensor(routing.num_recv_tokens_per_expert_list, dtype=torch.int64), Handle(routing, self._none)
+        ends = routing.groups.aligned.long()
+        sizes = ends.clamp(max=count).diff(prepend=ends.new_zeros(1))
+        dropped = ends[-1:] > count if beyond is None else (ends[-1:] > count) | (beyond > 0)
+        return out, weights, scales, sizes if non_blocking else sizes.cpu(), Handle(routing, dropped.int())
 
-    def _entries(self, where: str, hidden: Any, routing_map: Any, probs: Any) -> Tuple[Any, Any]:
-        """Returns the entries of a map: experts, ascending, -1 behind the last one, and their weights."""
+    def _check_known(self, where: str) -> None:
+        """Raises an error if a token of a call had more experts than were sent, and forgets it."""
+        if int(self._known[0]):
+            if self._device.type == "cuda":
+                self._torch.cuda.synchronize(self._device)  # copies on their way would say it again
+            self._known.zero_()
+            self._beyond.zero_()
+            need(False, where, "a token has more experts than any had in the first call with as many experts, and not all were sent: give topk_idx in place of "
+                 "routing_map, and leave Megatron-core's moe_pad_expert_input_to_capacity unset")
+
+    def _entries(self, where: str, hidden: Any, routing_map: Any, probs: Any) -> Tuple[Any, Any, Any]:
+        """Returns the entries of a map: experts, ascending, -1 behind the last one, and their weights; int32 [1], not 0 if a token has more than that, or None."""
         torch, (tokens, experts) = self._torch, routing_map.shape
         checks.tensor(torch, where, "routing_map", routing_map, torch.bool, (hidden.size(0), -1), self._device, ("tokens", "experts"))
         checks.optional(torch, where, "probs", probs, torch.float32, (tokens, experts), self._device, ("tokens", "experts"))
@@ -129,12 +147,10 @@ class HybridEPBuffer:
                                            torch.arange(experts, 0, -1, dtype=torch.int32, device=self._device))
         most, descending = known
         found, index = (routing_map * descending).topk(min(most + 1, experts), dim=1)
-        self._beyond.zero_()
-        if found.size(1) > most and tokens:
-            self._beyond.copy_(found[:, most].max().view(1), non_blocking=True)
+        beyond = found[:, most].max().view(1) if found.size(1) > most and tokens else None
         found, index = found[:, :most], index[:, :most]
         weights = None if probs is None else probs.gather(1, index)
-        return index.masked_fill(found == 0, -1), weights
+        return index.masked_fill(found == 0, -1), weights, beyond
 
     def combine_with_unpermute(self, *, hidden: Any, probs: Any = None, handle: Optional[Handle] = None, pad_multiple: Optional[int] = None,
                                fuse_unpermute_combine: bool = False, num_dispatched_tokens: Any = None) -> Tuple[Any, Optional[Any]]:
