@@ -299,8 +299,8 @@ class ElasticBuffer:
                     grouped.move(handle.routing, True)
                     _, _, out, out_scales, weights = grouped.spread(handle.groups, handle.slots, handle.source, handle.num_expanded_tokens, layout)
                 else:
-                    counts, (slots, source, out, out_scales, weights) = grouped.first(num_experts, alignment, 0 if sync else most * self.num_ranks, layout, keep,
-                                                                                             num_expanded_tokens)
+                    worst = 0 if sync else most * self.num_ranks
+                    counts, (slots, source, out, out_scales, weights) = grouped.first(num_experts, alignment, worst, layout, keep, num_expanded_tokens)
                     handle = EPHandle(grouped.handle, True, num_experts, alignment, most, sms, grouped.kept, counts, self.num_scaleup_ranks, out.size(0))
                     handle.slots, handle.source, handle.drops = slots, source, num_expanded_tokens is not None
                     handle.keep(grouped.groups, call.capturing)
