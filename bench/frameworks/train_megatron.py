@@ -9,8 +9,8 @@ Experts are spread over all ranks. Weights and tokens depend on seeds alone, so 
 dispatcher once, in alternating order, in new processes; times are medians of the steps of all rounds after the first third of each, in which memory is still
 allocated. `flex` is the dispatcher
 that calls deep_ep's Buffer, `hybridep` the one that calls its HybridEPBuffer, which orders rows by expert itself, `flex:8` the first with 8 multiprocessors; --deepep adds `deepep`, which is `flex` over DeepEP itself, from a folder with its package and compiled module.
-`flex+allgather` runs both in the same processes, each with a model of its own, in turns step by step, and prints the ratios of such steps, too: one run differs from the
-next by more than two dispatchers do. `flex,allgather` runs one after the other.
+`flex+allgather` trains one model for each dispatcher in the same processes, alternates between them after every step, and prints the ratios of neighbouring steps: two runs of
+one dispatcher differ by more than two dispatchers do. `flex,allgather` runs one dispatcher after the other.
 
 --shares runs each dispatcher once more and measures how much of a step its parts take: "moves" is what crosses ranks (token_dispatch, token_combine), "sorts" is
 what orders rows before and after; forward and backward, on the GPU's clock and of the CPU thread. --resume N saves the first dispatcher's state after N steps

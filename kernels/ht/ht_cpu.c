@@ -4,7 +4,7 @@
  * tensors, and as a module of the fake back-end. Compiled without contraction of float operations.
  */
 #include "fabric/gpu/fake.h"
-#include "kernels/ht/epf_ht_group.cuh"
+#include "kernels/ht/epf_ht_fold.cuh"
 #include "kernels/ht/ht.h"
 
 enum { WAKE_EVERY = 4096 };

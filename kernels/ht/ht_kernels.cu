@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entry points of the high-throughput kernels for nvcc and hipcc. Names: ht_open.c. The plain C form of the same: ht_cpu.c. */
-#include "kernels/ht/epf_ht_group.cuh"
+#include "kernels/ht/epf_ht_fold.cuh"
 
 /* CUDA: the argument is used where it lies, in constant memory; HIP's compilers do so by themselves. */
 #if defined(__HIP__)

@@ -25,7 +25,7 @@ class Sorted(Batch):
 
 def buffer(rank, experts):
     import deep_ep
-    b = deep_ep.HybridEPBuffer(rank.group, hidden_dim=HIDDEN, max_num_of_tokens_per_rank=TOKENS, num_local_experts=experts // rank.size, device=rank.device)
+    b = deep_ep.HybridEPBuffer(rank.group, hidden_dim=HIDDEN, max_num_of_tokens_per_rank=TOKENS if rank.rank == 0 else 8, num_local_experts=experts // rank.size, device=rank.device)
     rank.made.append(b._elastic._buffer)
     return b
 
@@ -146,8 +146,16 @@ def hybrid(rank):
         b._maps.clear()  # a token has as many experts as in this batch: else as in the first one
         one(rank, b, batch, i % 2 == 0, (None, 16, 1)[i // 2 % 3], i % 5 != 3)
         done += 1
-    # More tokens than the Buffer was made for, at all ranks.
-    one(rank, b, Sorted(rank, [TOKENS + 20] * n, HIDDEN, 4 * n, 2, seed=50, holes=0), True, 16, True)
+    # More tokens than the Buffer was made for, at one rank.
+    more = Sorted(rank, [TOKENS + 20 if r == 0 else 9 for r in range(n)], HIDDEN, 4 * n, 2, seed=50, holes=0)
+    one(rank, b, more, True, 16, True)
+    if rank.rank == 0:
+        try:
+            b.dispatch_with_permute(hidden=more.x, **routing_of(more, False, True), num_permuted_tokens=1000)
+            raise Wrong("more tokens than ranks have agreed on were not refused")
+        except deep_ep.ArgumentError as error:
+            if "the Buffer was made for" not in str(error):
+                raise
     # Outputs of a given size: as long as what comes, longer, shorter.
     for i, (experts, topk, align) in enumerate(((4 * n, 2, 1), (4 * n, 2, 16), (n, 1, 1))):
         batch = Sorted(rank, [[40, 64, 7][(i + r) % 3] for r in range(n)], HIDDEN, experts, topk, seed=80 + i, holes=0.1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+from epf.fabric import as_group
+
 from . import checks
 from .checks import NotThereYet, need
 from .elastic import ElasticBuffer
 from .ephandle import EPHandle
-
-_TILE = 16  # of which a call that has more tokens than the constructor was told makes a multiple
 
 
 def _spread(values: Any, topk_idx: Any, experts: int) -> Any:
@@ -52,16 +52,18 @@ class HybridEPBuffer:
 
         Arguments:
             group: torch.distributed.ProcessGroup of the ranks, of any back end.
-            hidden_dim, max_num_of_tokens_per_rank, num_local_experts, use_fp8: of the largest call, the same at all ranks; memory grows when a call needs more.
+            hidden_dim, num_local_experts, use_fp8: of the largest call, the same at all ranks. max_num_of_tokens_per_rank: likewise; the most of any rank counts. Memory
+            grows when a call needs more.
             num_sms_dispatch_api, num_sms_combine_api: multiprocessors; None: ElasticBuffer.get_theoretical_num_sms().
             device: torch.device of the tensors; None: the current GPU, or the CPU where PyTorch has no GPU.
             The others have no effect: no kernel is compiled at run time, and ranks find out themselves which memory they share.
         """
-        self._elastic = e = ElasticBuffer(group, num_max_tokens_per_rank=max_num_of_tokens_per_rank, hidden=hidden_dim, use_fp8_dispatch=use_fp8, device=device)
+        most = max(as_group(group).all_gather(max_num_of_tokens_per_rank))  # what is not waited for is laid out by it, and ranks must agree
+        self._elastic = e = ElasticBuffer(group, num_max_tokens_per_rank=most, hidden=hidden_dim, use_fp8_dispatch=use_fp8, device=device)
         self._torch, self._device = e._torch, e.device
         self._sms = num_sms_dispatch_api or 0, num_sms_combine_api or 0
         self.group, self.rank, self.group_size = group, e.rank_idx, e.num_ranks
-        self.configurer = SimpleNamespace(buffer_config=SimpleNamespace(hidden_dim=hidden_dim, max_num_of_tokens_per_rank=max_num_of_tokens_per_rank,
+        self.configurer = SimpleNamespace(buffer_config=SimpleNamespace(hidden_dim=hidden_dim, max_num_of_tokens_per_rank=most,
                                                                         num_of_experts_per_rank=num_local_experts))
         self._maps: Dict[int, Tuple[int, Any]] = {}  # by the number of all experts: the most of a token, the same at all ranks; int32, descending to 1
         # Not 0: a token of some call had more than that. On the device, and what the CPU knows of it.
@@ -106,15 +108,15 @@ class HybridEPBuffer:
         need(num_of_experts is not None, where, "num_of_experts is None: topk_idx does not say how many there are")
         need(num_of_experts_per_rank in (None, num_of_experts // self.group_size), where, "num_of_experts_per_rank is {}; {} experts on {} ranks are {} each",
              num_of_experts_per_rank, num_of_experts, self.group_size, num_of_experts // self.group_size)
-        config = self.configurer.buffer_config
-        if hidden.size(0) > config.max_num_of_tokens_per_rank:  # as with DeepEP, all ranks have as many then
-            config.max_num_of_tokens_per_rank = -(-hidden.size(0) // _TILE) * _TILE
         align, count = pad_multiple or 1, None if num_permuted_tokens is None else int(num_permuted_tokens)
+        most, tokens = self.configurer.buffer_config.max_num_of_tokens_per_rank, hidden.size(0)
+        need(count is None or tokens <= most, where, "there are {} tokens and the Buffer was made for {}: without the CPU's wait ranks cannot agree on more; make one for "
+             "the largest batch, or leave num_permuted_tokens away", tokens, most)
         if beyond is not None:
             torch.maximum(self._beyond, beyond, out=self._beyond)
             self._known.copy_(self._beyond, non_blocking=True)
         out, _, weights, routing, _ = e.dispatch(
-            x, topk_idx, topk_weights, num_experts=num_of_experts, num_max_tokens_per_rank=config.max_num_of_tokens_per_rank, expert_alignment=align,
+            x, topk_idx, topk_weights, num_experts=num_of_experts, num_max_tokens_per_rank=max(most, tokens), expert_alignment=align,
             num_sms=self._sms[0], do_handle_copy=False, do_cpu_sync=count is None, do_expand=True, do_zero_padding=align > 1, num_expanded_tokens=count)
         out, scales = (out, None) if scaling_factor is None else out
         if count is None:
@@ -165,6 +167,7 @@ class HybridEPBuffer:
         where = "HybridEPBuffer.combine_with_unpermute"
         need(isinstance(handle, Handle), where, "handle is a {}; it must be the one that dispatch_with_permute gave", type(handle).__name__)
         assert handle is not None
+        self._check_known(where)
         routing = handle.routing
         out, weights, _ = self._elastic.combine(hidden, routing, topk_weights=probs, num_sms=self._sms[1])
         return out, None if weights is None else _spread(weights, routing.topk_idx, routing.num_experts)
