@@ -7,10 +7,13 @@
 
 Experts are spread over all ranks. Weights and tokens depend on seeds alone, so losses of different dispatchers can be compared. Each round runs every
 dispatcher once, in alternating order, in new processes; times are medians of the steps of all rounds after the first third of each, in which memory is still
-allocated. `flex` is the dispatcher
-that calls deep_ep's Buffer, `hybridep` the one that calls its HybridEPBuffer, which orders rows by expert itself, `flex:8` the first with 8 multiprocessors; --deepep adds `deepep`, which is `flex` over DeepEP itself, from a folder with its package and compiled module.
-`flex+allgather` trains one model for each dispatcher in the same processes, alternates between them after every step, and prints the ratios of neighbouring steps: two runs of
-one dispatcher differ by more than two dispatchers do. `flex,allgather` runs one dispatcher after the other.
+allocated. `flex` is the dispatcher that calls deep_ep's Buffer, `hybridep` the one that calls its HybridEPBuffer, which orders rows by expert itself, `flex:8` the
+first with 8 multiprocessors, and `deepep` `flex` over DeepEP itself, from --deepep, a folder with its package and compiled module.
+
+`flex+allgather` trains one model for each dispatcher in the same processes, alternates between them after every step, and prints the ratios of neighbouring steps:
+two runs of one dispatcher differ by more than two dispatchers do. `flex,allgather` runs one dispatcher after the other. Our package and DeepEP's have one name and
+never share a process, and a process has one number of multiprocessors, so `allgather` runs beside each of them: `flex:24+allgather,flex:8+allgather`, and --deepep adds
+`deepep+allgather`.
 
 --shares runs each dispatcher once more and measures how much of a step its parts take: "moves" is what crosses ranks (token_dispatch, token_combine), "sorts" is
 what orders rows before and after; forward and backward, on the GPU's clock and of the CPU thread. --resume N saves the first dispatcher's state after N steps
@@ -26,6 +29,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -53,15 +57,21 @@ def begin(command, environment):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def keys_of(a, name):
+    """Returns what the results of one run are called, in the order of its dispatchers: those of the first run as the dispatchers themselves."""
+    first, *others = name.split("+")
+    return [first, *(one if name == a.dispatchers.split(",")[0] else f"{one} ({first})" for one in others)]
+
+
 def run(a, name, *options):
     """Runs all ranks of one dispatcher, or of several joined by "+"; returns {dispatcher: result}, or None."""
     environment = dict(os.environ, CUDA_DEVICE_MAX_CONNECTIONS="1")
-    dispatcher, _, sms = name.partition(":")
-    if dispatcher == "deepep":
+    if "deepep" in name:
         environment["PYTHONPATH"] = f"{a.deepep}:{environment.get('PYTHONPATH', '')}"
-        dispatcher = "flex"
+    sms = re.search(r":(\d+)", name)
+    dispatcher = name.replace("deepep", "flex").replace(sms[0] if sms else ":", "")
     nodes = [{"EPF_NODE": node} for node in a.nodes.split(",")] if a.nodes else [{}] * a.ranks
-    options = [*options, "--dispatcher", dispatcher, *(("--sms", sms) if sms else ())]
+    options = [*options, "--dispatcher", dispatcher, *(("--sms", sms[1]) if sms else ())]
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for r in range(a.ranks):
@@ -73,7 +83,7 @@ def run(a, name, *options):
             print(f"# {name}: a rank failed\n" + "\n".join(text[-1500:] for text in texts))
             return None
         with open(f"{folder}/result.json", encoding="ascii") as f:
-            return {one if "+" in name else name: result for one, result in json.load(f).items()}
+            return dict(zip(keys_of(a, name), json.load(f).values()))
 
 
 def measure(a, names):
@@ -108,13 +118,14 @@ def shares_of(one, dropped):
 def show(a, names, results):
     """Prints the table and the bars."""
     middle = {name: statistics.median(got["ms"]) if got["ms"] else float("nan") for name, got in results.items()}
-    print(f"{'dispatcher':12} {'ms a step':>10} {'tokens/s':>10}  losses; gradient norms")
+    width = max(map(len, results))
+    print(f"{'dispatcher':{width}} {'ms a step':>10} {'tokens/s':>10}  losses; gradient norms")
     for name, got in results.items():
-        print(f"{name:12} {middle[name]:10.1f} {a.ranks * a.batch * a.seq / middle[name] * 1e3:10.0f}  {' '.join(f'{v:.6f}' for v in got['losses'][:4])} ... "
+        print(f"{name:{width}} {middle[name]:10.1f} {a.ranks * a.batch * a.seq / middle[name] * 1e3:10.0f}  {' '.join(f'{v:.6f}' for v in got['losses'][:4])} ... "
               f"{got['losses'][-1]:.6f}; {' '.join(f'{v:.5f}' for v in got['norms'][:2])} ... {got['norms'][-1]:.5f}")
     for name in results:
-        print(f"# {name:12} {middle[name]:8.1f} ms {'#' * round(BAR * middle[name] / max(middle.values()) if middle[name] == middle[name] else 0)}")
-    for together in (name.split("+") for name in names):
+        print(f"# {name:{width}} {middle[name]:8.1f} ms {'#' * round(BAR * middle[name] / max(middle.values()) if middle[name] == middle[name] else 0)}")
+    for together in (keys_of(a, name) for name in names):
         for other in together[1:]:
             ratios = sorted(x / y for x, y in zip(results[together[0]]["ms"], results[other]["ms"]))
             if ratios:
@@ -122,7 +133,7 @@ def show(a, names, results):
                 print(f"# {together[0]} / {other}, step by step: median {statistics.median(ratios):.3f}, half of {len(ratios)} between {ratios[quarter]:.3f} and "
                       f"{ratios[-1 - quarter]:.3f}, {sum(r < 1 for r in ratios)} below 1")
     for name, got in results.items() if a.shares else ():
-        print(f"# {name:12} of a step: " + "; ".join(f"{part} {'' if gpu is None else f'GPU {gpu:.1f} %, '}CPU {cpu:.1f} %" for part, (gpu, cpu) in got["shares"].items()))
+        print(f"# {name:{width}} of a step: " + "; ".join(f"{part} {'' if gpu is None else f'GPU {gpu:.1f} %, '}CPU {cpu:.1f} %" for part, (gpu, cpu) in got["shares"].items()))
 
 
 def apart(x, y):
@@ -180,7 +191,9 @@ def main():
         a.shares = a.measure_shares
         megatron_rank.train(a)
         return 0
-    names = a.dispatchers.split(",") + (["deepep"] if a.deepep else [])
+    if a.deepep and not os.path.isdir(f"{a.deepep}/deep_ep"):
+        parser.error(f"--deepep {a.deepep}: there is no package deep_ep, and ours would run in its place")
+    names = a.dispatchers.split(",") + (["deepep+allgather"] if a.deepep else [])
     print(f"# {a.ranks} ranks, {a.layers} layers, hidden {a.hidden}, {a.experts} experts of {a.ffn}, top-{a.topk}, {a.batch * a.seq} tokens a rank; "
           f"{a.steps} steps, load {os.getloadavg()[0]:.2f}", flush=True)
     results = measure(a, names)

@@ -130,13 +130,13 @@ train deepseek 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" 
 train qwen3 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" --hidden 2048 --ffn 768 --experts 128 --shares
 # Small experts: what crosses ranks is a large share of the step.
 train small-experts 580 --dispatchers "$dispatchers" "${beside[@]}" "${deepseek[@]}" --ffn 256 --shares
-train sms 580 --dispatchers flex:24,flex:8 "${deepseek[@]}" --rounds $((2 * rounds))
+train sms 580 --dispatchers flex:24+allgather,flex:8+allgather,hybridep:24+allgather,hybridep:8+allgather "${deepseek[@]}"
 
 # Each rank a node of its own: every row over the command path. On GPUs a daemon copies (docs/reference/python.md).
 start_daemon frameworks
 if [ -n "$daemon" ]; then
 	export CUDA_MODULE_LOADING=EAGER
-	train nodes 580 --dispatchers flex,allgather --nodes "$(seq -s , 0 $((ranks - 1)))" --steps 20
+	train nodes 580 --dispatchers flex+hybridep+allgather --nodes "$(seq -s , 0 $((ranks - 1)))" --steps 20
 	stop_daemon
 fi
 [ "$mps" = 0 ] || with_mps off
