@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The README's chart: draws a table of bench/RESULTS.md as an SVG.
+"""The README's chart: draws two tables of bench/RESULTS.md as an SVG.
 
 Usage: chart.py ROOT           writes docs/img/results.svg
        chart.py ROOT --check   exit status 1 if the file differs from what the table says
 
-The table follows the comment "chart: low latency"; its cells read "ours / theirs = ratio". Each row listed in ROWS becomes a group of
-bars. Standard library only.
+One table follows the comment "chart: low latency"; its cells read "ours / theirs = ratio". Each row listed in ROWS becomes a group of
+bars. The other follows "chart: training"; each row becomes a bar: its first cell names it and says whether it is ours, its second begins
+with a ratio. Standard library only.
 """
 import os
 import re
@@ -20,7 +21,7 @@ ROWS = [
     ("8, 256", "hook, default (row by row)", "8 tokens, with hook"),
 ]
 CALLS = ["dispatch", "combine", "both"]
-MARK = "<!-- chart: low latency -->"
+LOW_LATENCY, TRAINING = "<!-- chart: low latency -->", "<!-- chart: training -->"
 WIDTH, LEFT, BAR, GAP, GROUP = 920, 280, 9, 5, 20
 STYLE = """
   .page { fill: #ffffff } text { fill: #1f2830 } .dim { fill: #57636f } .ours { fill: #2f6fb7 } .theirs { fill: #a9b4bf } .name { font-weight: 600 } .axis { stroke: #c3ccd5 }
@@ -28,31 +29,40 @@ STYLE = """
 """
 
 
-def read(path):
-    """{(tokens and experts, form): [(ours, theirs, ratio) of dispatch, combine, both]}"""
-    with open(path, encoding="utf-8") as f:
-        text = f.read()
-    if text.count(MARK) != 1:
-        sys.exit(f"{path}: {text.count(MARK)} comments '{MARK}', one is needed")
-    table, above = {}, ""
-    for line in text.split(MARK)[1].strip().split("\n")[2:]:
+def rows_behind(text, mark):
+    """Yields the cells of each row of the table behind a comment."""
+    if text.count(mark) != 1:
+        sys.exit(f"bench/RESULTS.md: {text.count(mark)} comments '{mark}', one is needed")
+    for line in text.split(mark)[1].strip().split("\n")[2:]:
         if not line.startswith("|"):
             break
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def low_latency(text):
+    """{(tokens and experts, form): [(ours, theirs, ratio) of dispatch, combine, both]}"""
+    table, above = {}, ""
+    for cells in rows_behind(text, LOW_LATENCY):
         above = cells[0] or above
         pairs = [re.match(r"([\d.]+) / ([\d.]+) = \**([\d.]+)", cell) for cell in cells[2:5]]
         if all(pairs):
             table[above, cells[1]] = [(float(p[1]), float(p[2]), p[3]) for p in pairs]
-    return table
-
-
-def draw(table):
     missing = [row[:2] for row in ROWS if row[:2] not in table]
     if missing:
         sys.exit(f"bench/RESULTS.md has no row {missing}")
+    return table
+
+
+def training(text):
+    """[(dispatcher, time of a step in times of allgather's)]"""
+    return [(cells[0].replace("`", ""), re.match(r"\**([\d.]+)", cells[1])[1]) for cells in rows_behind(text, TRAINING)]
+
+
+def draw_low_latency(table, y):
+    """Returns elements, and where they end."""
     longest = max(max(ours, theirs) for row in ROWS for ours, theirs, _ in table[row[:2]])
     scale = (WIDTH - LEFT - 170) / longest
-    out, y = [], 64
+    out, top = [], y - 4
     for tokens, form, name in ROWS:
         out.append(f'<text class="name" x="20" y="{y + 13}">{name}</text>')
         for call, (ours, theirs, ratio) in zip(CALLS, table[tokens, form]):
@@ -62,31 +72,60 @@ def draw(table):
             out.append(f'<text x="{LEFT + max(ours, theirs) * scale + 8:.1f}" y="{y + 13}">{ours:.1f} / {theirs:.1f} us = {ratio}</text>')
             y += 2 * BAR + GAP
         y += GROUP - GAP
-    height = y + 4
-    title = "Low-latency dispatch and combine, us a call: EP fabric and DeepEP v1.2.1"
+    out.append(f'<line class="axis" x1="{LEFT}" y1="{top}" x2="{LEFT}" y2="{y - 12}"/>')
+    return out, y
+
+
+def draw_training(table, y):
+    """Returns elements, and where they end."""
+    scale = (WIDTH - LEFT - 170) / max(float(ratio) for _, ratio in table)
+    out, top = [], y - 4
+    for name, ratio in table:
+        out.append(f'<text class="dim" x="{LEFT - 10}" y="{y + 13}" text-anchor="end">{name}</text>')
+        out.append(f'<rect class="{"ours" if name.endswith("ours") else "theirs"}" x="{LEFT}" y="{y + 2}" width="{float(ratio) * scale:.1f}" height="{2 * BAR - 4}" rx="2"/>')
+        out.append(f'<text x="{LEFT + float(ratio) * scale + 8:.1f}" y="{y + 13}">{ratio}</text>')
+        y += 2 * BAR + GAP
+    out.append(f'<line class="axis" x1="{LEFT}" y1="{top}" x2="{LEFT}" y2="{y}"/>')
+    return out, y
+
+
+def heading(title, legend, y):
+    """Returns a panel's title and legend: [(class of its bars, name)] and a sentence."""
+    out, x = [f'<text class="name" x="20" y="{y + 26}" font-size="15">{title}</text>'], 20
+    *names, sentence = legend
+    for kind, name in names:
+        out.append(f'<rect class="{kind}" x="{x}" y="{y + 38}" width="12" height="12" rx="2"/><text class="dim" x="{x + 18}" y="{y + 49}">{name}</text>')
+        x += 40 + 7 * len(name)
+    return [*out, f'<text class="dim" x="{x}" y="{y + 49}">{sentence}</text>']
+
+
+def draw(text):
+    calls, steps = "Low-latency dispatch and combine, us a call: EP fabric and DeepEP v1.2.1", "A training step with Megatron-core's token dispatchers, of allgather's time"
+    out = heading(calls, [("ours", "EP fabric"), ("theirs", "DeepEP v1.2.1"), "two H200 over NVLink, hidden 7168, top-8 of 256 experts, FP8 dispatch; shorter is better"], 0)
+    bars, y = draw_low_latency(low_latency(text), 64)
+    out += bars + heading(steps, [("ours", "EP fabric"), ("theirs", "others"), "two H200, two layers of DeepSeek-V3's width, 16 experts, top-8, 4,096 tokens a rank"], y)
+    bars, y = draw_training(training(text), y + 64)
+    height = y + 16
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-labelledby="t"'
         ' font-family="system-ui, sans-serif" font-size="13">',
-        f'<title id="t">{title}</title>',
+        f'<title id="t">{calls}. {steps}</title>',
         "<!-- Made by tools/docs/chart.py from bench/RESULTS.md; do not edit. -->",
         f"<style>{STYLE}</style>",
         f'<rect class="page" width="{WIDTH}" height="{height}" rx="8"/>',
-        f'<text class="name" x="20" y="26" font-size="15">{title}</text>',
-        '<rect class="ours" x="20" y="38" width="12" height="12" rx="2"/><text class="dim" x="38" y="49">EP fabric</text>',
-        '<rect class="theirs" x="110" y="38" width="12" height="12" rx="2"/><text class="dim" x="128" y="49">DeepEP v1.2.1</text>',
-        '<text class="dim" x="240" y="49">two H200 over NVLink, hidden 7168, top-8 of 256 experts, FP8 dispatch; shorter is better</text>',
-        f'<line class="axis" x1="{LEFT}" y1="60" x2="{LEFT}" y2="{height - 16}"/>',
     ]
-    return "\n".join(head + out + ["</svg>", ""])
+    return "\n".join(head + out + bars + ["</svg>", ""])
 
 
 def main(root, *options):
     picture = os.path.join(root, "docs", "img", "results.svg")
-    text = draw(read(os.path.join(root, "bench", "RESULTS.md")))
+    with open(os.path.join(root, "bench", "RESULTS.md"), encoding="utf-8") as f:
+        results = f.read()
+    text = draw(results)
     if list(options) == ["--check"]:
         with open(picture, encoding="utf-8") as f:
             if f.read() == text:
-                print(f"{len(ROWS)} rows, {len(ROWS) * len(CALLS)} pairs of bars")
+                print(f"{len(ROWS)} rows, {len(ROWS) * len(CALLS)} pairs of bars; {len(training(results))} dispatchers")
                 return 0
         print("docs/img/results.svg is not what bench/RESULTS.md says: run tools/docs/chart.py .")
         return 1
