@@ -317,9 +317,9 @@ def large(rank):
 def guesses(rank):
     """Grouped rows are copied before the CPU knows how many there are: where more rows come to a rank than it has guessed, and where so few that its outputs would be in
     vain."""
-    from deep_ep import throughput
-    b, spare = buffer(rank), throughput.SPARE_BYTES
-    throughput.SPARE_BYTES = 0
+    from deep_ep import memory
+    b, spare = buffer(rank), memory.SPARE_BYTES
+    memory.SPARE_BYTES = 0
     # Of 40 tokens so many go to the first rank, so many to the last.
     for first, last, alignment in ((30, 10, 64), (20, 20, 1), (4, 4, 1), (20, 20, 64), (20, 20, 64)):
         batch = Batch(rank, [40] * rank.size, 512, 2 * rank.size, 1, seed=first, holes=0)
@@ -333,7 +333,7 @@ def guesses(rank):
             if got.storage().nbytes() != got.numel() * got.element_size():
                 raise Wrong(f"{got.storage().nbytes()} bytes of memory for {got.size(0)} rows")
         one(rank, b, batch, expand=True, alignment=alignment)
-    throughput.SPARE_BYTES = spare
+    memory.SPARE_BYTES = spare
     # Outputs that are not grouped become shorter, with and without scales, which may lie by column.
     for i, (kind, tma) in enumerate((("bf16", True), ("fp8", True), ("fp8", False))):
         for tokens in (40, 38):

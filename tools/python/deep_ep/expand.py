@@ -11,8 +11,9 @@ from epf.lib import EpfError
 
 from .ephandle import expanded
 from .handle import RoutingHandle
+from .memory import a_little_more, spare_rows
 from .routing import Routing
-from .throughput import Moved, a_little_more, spare_rows
+from .throughput import Moved
 from .utils.math import column_stride
 
 _NONE = (0, 0)
