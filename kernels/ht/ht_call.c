@@ -89,12 +89,10 @@ int ht_check_row(uint32_t bytes)
 				 bytes, HT_VEC);
 }
 
-/* Blocks of a kernel that moves rows. A whole number of warps is busy in each, so few rows take few blocks. */
+/* Blocks of a kernel that moves rows; wanted 0: all that there are. */
 static uint32_t blocks_of(const struct epf_ht *ht, uint32_t wanted)
 {
-	uint32_t blocks = wanted && wanted < ht->blocks ? wanted : ht->blocks;
-
-	return blocks;
+	return wanted && wanted < ht->blocks ? wanted : ht->blocks;
 }
 
 /* What a call has of its plan, and of the memory between nodes. */

@@ -15,7 +15,8 @@
 # --only          parts whose name matches
 # --deepep-tests  DeepEP v1.2.1's folder of tests: its test_intranode.py runs on our package, and its test_internode.py, as two nodes of 8 processes
 # --deepep-later  a later release's tests/legacy
-# --deepep        DeepEP's package with its compiled module: the parts "speed" and "memory" compare with it
+# --deepep        DeepEP's package with its compiled module: the parts "speed" and "memory" compare with it. Part "nodes-speed" needs no peer: rows between
+#                 nodes, and "nodes-copies" the NIC's own copies of them; DeepEP's normal mode on the same NIC: shim_internode.sh
 #
 # Each part has a limit and a log. Exit 0: all was right; 1: something was wrong; 77: no GPU. Speed is printed and never judged.
 set -u
@@ -38,7 +39,7 @@ while [ $# -gt 0 ]; do
 	shift
 done
 # shellcheck disable=SC2034 # parts.sh reads them
-suite="high throughput on GPUs" shown='^# ht-\|tokens.* SMs\|Best \(dispatch\|combine\)\|^\[layout\]'
+suite="high throughput on GPUs" shown='^# ht-\|tokens.* SMs\|between nodes\|own copies\|Best \(dispatch\|combine\)\|^\[layout\]'
 # shellcheck source=tests/gpu/parts.sh
 . "$root/tests/gpu/parts.sh"
 need_gpu ""
@@ -91,6 +92,13 @@ start_daemon ht
 export CUDA_MODULE_LOADING=EAGER
 nodes=$(for ((r = 0; r < ranks; r++)); do printf '%s%s' "${nodes_comma:-}" $((r * 2 / ranks)) && nodes_comma=,; done)
 forms nodes- --nodes "$nodes"
+if [ -n "$daemon" ] && [ "$ranks" -le "$gpus" ] && [[ nodes-speed =~ $only ]]; then
+	rm -f "$out/run/lists"
+	EPF_STATS_DIR=$out/run STAGES_BUILD=$build run nodes-speed ht-between --nodes "$nodes"
+	stop_daemon # the copies alone are measured where nothing else copies
+	[ ! -e "$out/run/lists" ] || part nodes-copies 60 env "STAGES_BUILD=$build" python3 "$root/tests/gpu/ll_stages.py" "$out/run"
+	start_daemon ht
+fi
 
 # The daemon's NIC reorders, repeats and fails: lanes break, and what they carried is sent again.
 if [ -n "$daemon" ] && [[ nodes-failover =~ $only ]]; then

@@ -480,6 +480,7 @@ PARTS.update({f"elastic-{name}": part_of("elastic_cases", name) for name in ("ta
 PARTS["hybrid"] = part_of("hybrid_cases", "hybrid")
 PARTS["ht-speed"] = part_of("ht_speed", "speed")
 PARTS["ht-memory"] = part_of("ht_memory", "memory")
+PARTS["ht-between"] = part_of("ht_between", "between")
 PARTS.update({"peers-ll": part_of("peers_speed", "low_latency"), "peers-ht": part_of("peers_speed", "high_throughput")})
 
 
@@ -506,7 +507,7 @@ def main():
     if args.device == "cuda" and not torch.cuda.is_available():
         print("PyTorch finds no GPU: skipped")
         sys.exit(77)
-    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed", "ht-memory", "elastic-graphs", "elastic-large", "peers-ll", "peers-ht"}:
+    if args.device == "cpu" and set(args.part) & {"graph", "mixed", "beside", "speed", "compare", "stages", "ht-graphs", "ht-speed", "ht-memory", "ht-between", "elastic-graphs", "elastic-large", "peers-ll", "peers-ht"}:
         print("graphs and times need a GPU: skipped")
         sys.exit(77)
     sys.exit(run(args))

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepEP's normal mode between nodes, with unmodified kernels and module, at a size that lets 16 processes share one or two GPUs.
 
-  shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N] [--services SOCKET...]
+  shim_internode.py --out DIR [--limit S] [--seeds N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N] [--chunk N] [--room N] [--services SOCKET...]
+                    [--ours] [--rounds N]
+  shim_internode.py --ratios --out DIR
   shim_internode.py --own LOG... [--tokens N] [--hidden N] [--topk N] [--experts N] [--sms N]
 
 Two "nodes" of eight ranks (the least for DeepEP's kernels), node n on GPU n modulo the number of GPUs. Ranks of one index in their nodes are a separate
@@ -14,13 +16,18 @@ and has a lower bound.
 Each rank is a process with a separate log in DIR (rank-NN.log). After S seconds the remaining ranks print their stacks and are killed. DeepEP must be
 on PYTHONPATH and the shim preloaded, see shim_internode.sh. Exit 0: all results match the seeds.
 
+--ours: the deep_ep on PYTHONPATH is ours, without the shim; nothing is counted. --rounds times calls after the cases, also uncounted: from a barrier until the
+slowest rank's GPU is done, medians. --ratios prints those of the logs times-ours-*.log and times-deepep-*.log in DIR, medians of all runs.
+
 --own compares the shim's counts in one run of DeepEP's test_internode.py (its 32 cases, seed 0) with that test's seeds: bytes and barrier requests.
 """
 import argparse
 import faulthandler
+import glob
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -47,6 +54,10 @@ def arguments():
     p.add_argument("--experts", type=int, default=64)
     p.add_argument("--sms", type=int, default=4)
     p.add_argument("--chunk", type=int, default=16, help="most tokens per RDMA put; a channel's buffer holds twice as many")
+    p.add_argument("--room", type=int, default=2, help="such chunks that a channel's buffer holds")
+    p.add_argument("--ours", action="store_true")
+    p.add_argument("--rounds", type=int, default=0)
+    p.add_argument("--ratios", action="store_true")
     p.add_argument("--services", nargs="+", default=[], help="sockets of daemons: node n is served by the n-th")
     p.add_argument("--one-world", action="store_true", help="a buffer that also serves low latency: one NVSHMEM job of 16 ranks, barriers by teams")
     return p.parse_args()
@@ -112,8 +123,8 @@ class Rank:
             torch.cuda.set_device(rank // NVL % torch.cuda.device_count())
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dist.init_process_group("gloo", init_method=f"file://{a.out}/store", rank=rank, world_size=a.ranks)
-        # Room for only two chunks, so that tokens wait for heads to return.
-        self.config = deep_ep.Config(a.sms, 8, 4 * a.chunk, a.chunk, 2 * a.chunk)
+        # By default room for only two chunks, so that tokens wait for heads to return.
+        self.config = deep_ep.Config(a.sms, 8, 4 * a.chunk, a.chunk, a.room * a.chunk)
         hidden_bytes = a.hidden * 2
         self.say(f"meets, process {os.getpid()}")
         self.buffer = deep_ep.Buffer(dist.group.WORLD, self.config.get_nvl_buffer_size_hint(hidden_bytes, a.ranks),
@@ -240,6 +251,34 @@ class Rank:
         self.say(f"seed {seed} {case}: combine")
         self.combine(case, got, handle, got_weights if case[1] else None, drawn)
 
+    def times(self):
+        """Prints how long calls take, and what they move."""
+        torch, a, me = self.torch, self.a, self.rank
+        drawn = [draw(torch, a, a.seeds, r) for r in range(a.ranks)]
+        self.sent = [goes_to(torch, a, d[2]) for d in drawn]
+        data, scales, index, weights = drawn[me]
+        named = dict(self.layout(index, self.sent[me]), topk_idx=self.on(index), topk_weights=self.on(weights))
+        bf16, fp8 = (self.payload((kind,), data, scales) for kind in ("bf16", "fp8"))
+        got, *_, handle, _ = self.buffer.dispatch(bf16, config=self.config, **named)
+        calls = {"dispatch BF16": lambda: self.buffer.dispatch(bf16, config=self.config, **named),
+                 "dispatch FP8": lambda: self.buffer.dispatch(fp8, config=self.config, **named),
+                 "cached BF16": lambda: self.buffer.dispatch(bf16, handle=handle, config=self.config),
+                 "combine": lambda: self.buffer.combine(got, handle, config=self.config)}
+        node = me // NVL * NVL
+        self.say(f"TIME of rank 0 {int(self.sent[me][:, node:node + NVL].sum())} rows stay within the node, {int(self.far(me).sum())} tokens cross")
+        took = {name: [] for name in calls}
+        for _ in range(a.rounds + 1):
+            for name, call in calls.items():
+                self.dist.barrier()
+                start = time.perf_counter()
+                call()
+                if self.device == "cuda":
+                    torch.cuda.synchronize()
+                slowest = torch.tensor([time.perf_counter() - start])
+                self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
+                took[name].append(float(slowest) * 1e6)
+        self.say("TIME us " + ", ".join(f"{name} {statistics.median(values[1:]):.0f}" for name, values in took.items()))
+
     def asked(self):
         return self.torch.cuda.memory_stats().get("num_device_alloc", 0) if self.device == "cuda" else 0
 
@@ -248,6 +287,8 @@ class Rank:
         for seed in range(self.a.seeds):
             for case in CASES:
                 self.case(seed, case)
+        if self.a.rounds:
+            self.times()
         self.say("ends")
         if self.device == "cuda":
             self.say(f"PyTorch asked the driver for memory {self.asked() - before} times")
@@ -258,13 +299,15 @@ class Rank:
         print(f"WANT {self.bytes} bytes {self.requests} requests {self.puts} puts", flush=True)
 
 
-def verdict(log):
-    """Returns what is wrong in a rank's log, or None."""
+def verdict(log, counts):
+    """Returns what is wrong in a rank's log, or None. counts: whether those of the shim must be as the seeds say."""
     text = open(log, encoding="utf-8", errors="replace").read()
     want = re.search(r"^WANT (\d+) bytes (\d+) requests (\d+) puts", text, re.M)
     if not want:
         lines = [x for x in text.splitlines() if re.search("WRONG|Error|EPF-[0-9]|timeout|Assert|refus", x) and "NCCL" not in x] or text.splitlines()[-1:]
         return "not finished; " + (lines[-1][:300] if lines else "no output")
+    if not counts:
+        return None
     had = re.search(r"(\d+) puts of (\d+) bytes, (\d+) inline puts, (\d+) adds, (\d+) channel requests, (\d+) early doorbells, (\d+) refusals", text)
     if not had:
         return "passed, but the shim printed no counts"
@@ -312,6 +355,20 @@ def own(a):
     return 1
 
 
+def ratios(folder):
+    took = {}
+    for who in ("ours", "deepep"):
+        for log in glob.glob(f"{folder}/times-{who}-[0-9]*.log"):
+            text = open(log, encoding="utf-8", errors="replace").read()
+            for name, us in re.findall(r"(?:us |, )([a-zA-Z][\w ]+?) (\d+)(?=,|$)", "".join(re.findall(r"TIME (us .*)", text))):
+                took.setdefault(name, {}).setdefault(who, []).append(int(us))
+    for name, us in took.items():
+        if len(us) == 2:
+            ours, theirs = (statistics.median(us[who]) for who in ("ours", "deepep"))
+            print(f"# {name}: {ours:.0f} / {theirs:.0f} us = {ours / theirs:.2f}")
+    return 0 if took else 1
+
+
 def parent(a):
     os.makedirs(a.out, exist_ok=True)
     for name in os.listdir(a.out):
@@ -323,6 +380,8 @@ def parent(a):
         env = dict(os.environ, INTERNODE_RANK=str(r))
         if a.services:
             env["EPF_SERVICE"] = a.services[r // NVL % len(a.services)]
+        if a.ours:
+            env["EPF_NODE"] = str(r // NVL)
         with open(log, "w", encoding="utf-8") as f:
             ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=env, stdin=subprocess.DEVNULL, stdout=f, stderr=f))
     end, fell = time.time() + a.limit, None
@@ -343,23 +402,25 @@ def parent(a):
             ranks[r].kill()
     for p in ranks:
         p.wait()
-    bad = [(r, said) for r, said in ((r, verdict(log)) for r, log in enumerate(logs)) if said]
+    bad = [(r, said) for r, said in ((r, verdict(log, not a.ours and not a.rounds)) for r, log in enumerate(logs)) if said]
     for r, said in sorted(bad, key=lambda b: "WRONG" not in b[1])[:6]:
         print(f"rank {r}: {said}")
     if late:
         print(f"killed after {a.limit if fell is None else 5} s: ranks {late}")
     first = open(logs[0], encoding="utf-8", errors="replace").read()
-    for line in re.findall(r".*peers mapped.*|.*early doorbells.*|.*PyTorch asked.*|^PASSED.*", first, re.M):
+    for line in re.findall(r".*peers mapped.*|.*early doorbells.*|.*PyTorch asked.*|.*TIME .*|^PASSED.*", first, re.M):
         print("rank 0: " + line[:260])
     unmapped = sum("0 peers mapped" in open(log, encoding="utf-8", errors="replace").read() for log in logs)
-    print(f"{a.ranks - len(bad)} of {a.ranks} ranks as the seeds say; 0 peers mapped at {unmapped}")
-    return 1 if bad or late or unmapped != a.ranks else 0
+    print(f"{a.ranks - len(bad)} of {a.ranks} ranks as the seeds say" + ("" if a.ours else f"; 0 peers mapped at {unmapped}"))
+    return 1 if bad or late or (unmapped != a.ranks and not a.ours) else 0
 
 
 def main():
     a = arguments()
     if a.own:
         return own(a)
+    if a.ratios:
+        return ratios(a.out)
     a.out = os.path.abspath(a.out)
     rank = os.environ.get("INTERNODE_RANK")
     if rank is None:

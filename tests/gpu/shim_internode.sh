@@ -6,7 +6,7 @@
 #   tests/gpu/shim_internode.sh --deepep DIR [--build DIR] [--out DIR] [--only REGEX] [--seconds N] [--limit N] [--list]
 #
 # --deepep   a folder with deep_ep_cpp*.so, the package deep_ep, and DeepEP's tests/, all of v1.2.1, built with NVSHMEM 3.4.5
-# --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build); optional shim-hooks/libepf-deepep.so: the same,
+# --build    a build tree, or a folder with ep-fabric and shim/libepf-deepep.so (build), for "times-" libepf.so.0 and libepf-ll.so.0; optional shim-hooks/libepf-deepep.so: the same,
 #            built with -Dtest_hooks=true
 # --out      where logs and the table go (./gpu-results/shim-internode)
 # --only     runs the parts whose name matches; --list names them all
@@ -14,7 +14,7 @@
 # --limit    upper bound of every part's time limit
 #
 # Programs: DeepEP's test_internode.py, unmodified, with 24 multiprocessors per rank; and shim_internode.py, which drives the same module with 4 per
-# rank and compares every row with the seeds. Their processes share a GPU by time slices, or under MPS, where all waiting grids must fit at once (8
+# rank and compares every row with the seeds, and in parts "times-" measures our deep_ep beside it. Their processes share a GPU by time slices, or under MPS, where all waiting grids must fit at once (8
 # ranks with 4 do, with 24 do not). Also DeepEP's test_low_latency.py with more ranks than GPUs. Process groups are gloo's, device numbers count
 # modulo the number of GPUs: onegpu/.
 #
@@ -41,6 +41,7 @@ done
 suite="DeepEP's normal mode under the shim"
 library=()
 helper=() # --daemon: ep-fabric shim starts a daemon for the program
+ours=0    # whether our deep_ep runs in place of DeepEP's under the shim
 trap leave_nothing EXIT
 trap 'exit 1' TERM INT
 
@@ -54,15 +55,17 @@ on_late()
 # harness NAME SECONDS pass|fail SETTING... [-- OPTION...]
 harness()
 {
-	local name=$1 limit=$2 want=$3 settings options
+	local name=$1 limit=$2 want=$3 settings options under
 	shift 3
 	wanted "$name" || return 0
+	under=("$fabric" shim ${library[@]+"${library[@]}"} ${helper[@]+"${helper[@]}"} --module "$module" --)
+	[ "$ours" = 0 ] || under=(env "PYTHONPATH=$here/../../tools/python:$here/onegpu" "EPF_LIBRARY=$(find_built libepf.so.0)" "EPF_LL_LIBRARY=$(find_built libepf-ll.so.0)")
 	settings_of "$@"
 	set -- ${options[@]+"${options[@]}"}
 	[ "$limit" -le "$longest" ] || limit=$longest
 	look "$name"
 	bounded "$((limit + 30))" "$out/$name.log" env "${common[@]}" "XDG_RUNTIME_DIR=$out/run-$name" ${settings[@]+"${settings[@]}"} \
-		"$fabric" shim ${library[@]+"${library[@]}"} ${helper[@]+"${helper[@]}"} --module "$module" -- python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
+		"${under[@]}" python3 "$here/shim_internode.py" --out "$out/$name" --limit "$limit" "$@"
 	tail -n 12 "$out/$name.log" | cut -c1-300 | tee -a "$log"
 	rm -rf "$out/run-$name"
 	# A client killed under MPS ends its server.
@@ -168,6 +171,21 @@ with_daemons()
 	tail -qn 2 "$out/$name"-daemon*.log | cut -c1-260 | tee -a "$log"
 }
 
+# Our calls and DeepEP's on the same software NIC: one daemon copies for all ranks. Alternating.
+times()
+{
+	local i
+	for i in 1 2 3; do
+		ours=1
+		with_daemons "times-ours-$i" 1 60 -- --ours "$@"
+		ours=0
+		with_daemons "times-deepep-$i" 1 60 NVSHMEM_SYMMETRIC_SIZE=1200M -- "$@"
+	done
+	if [ "$list" = 0 ] && [ -e "$out/times-deepep-1.log" ]; then
+		python3 "$here/shim_internode.py" --ratios --out "$out" | tee -a "$log"
+	fi
+}
+
 parts()
 {
 	local host=(EPF_SHIM_HOST_HEAP=yes CUDA_MODULE_LOADING=LAZY) unordered=(EPF_EMU_ORDER=unordered EPF_EMU_REORDER=0.3 EPF_EMU_DUPLICATE=0.1)
@@ -185,6 +203,7 @@ parts()
 	helper=()
 	with_daemons mps-gpu-daemon 1 60 -- --seeds 4
 	with_daemons mps-gpu-daemons 2 60 -- --seeds 4
+	times --seeds 1 --rounds 15 --tokens 512 --hidden 7168 --room 8
 	harness mps-gpu-kernel 60 pass EPF_EMU_GPU_COPY=kernel -- --seeds 4
 	harness mps-host-reorder 60 pass "${host[@]}" "${unordered[@]}"
 	harness mps-gpu-reorder 100 pass "${unordered[@]}"
