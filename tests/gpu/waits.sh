@@ -49,7 +49,7 @@ expect()
 trips=300000
 [ "$backend" != fake ] || trips=100000000 # more than it can finish before it is stopped, however late that is
 timeout 300 "$bench" p2p --gpu --gpu-backend "$backend" --op put_signal -n "$trips" --timeout-s 290 --set stats-dir="$dir" \
-	--set peer-timeout=30s >"$dir/out" 2>&1 &
+	--set peer-timeout=30s --set gpu-timeout=120s >"$dir/out" 2>&1 &
 run=$!
 # Finds rank 1's process, once it has applied signals, so that rank 0's kernel waits for the next.
 for _ in $(seq 300); do
@@ -77,6 +77,7 @@ if [ -z "$stopped" ]; then
 	exit 1
 fi
 kill -STOP "$stopped"
+since=$SECONDS
 why='a kernel of rank 0 waits for signal [0-9]+[^:]*'
 screen='signal.* kernel'
 for _ in $(seq 300); do
@@ -84,6 +85,14 @@ for _ in $(seq 300); do
 	"$top" --once --screen ranks --stats-dir "$dir" >"$dir/top" 2>&1
 	grep -qE "$why" "$dir/why" && grep -qE "$screen" "$dir/top" && break
 	kill -0 "$run" 2>/dev/null || break
+	# Stopped while its engine took a put in, it keeps rank 0 waiting for that one to be retired, and not for a signal.
+	if [ $((SECONDS - since)) -ge 3 ]; then
+		kill -CONT "$stopped"
+		sleep 0.05
+		kill -STOP "$stopped"
+		since=$SECONDS
+		sleep 0.4
+	fi
 	sleep 0.1
 done
 kill -CONT "$stopped"
