@@ -40,6 +40,7 @@ import megatron_rank
 
 BAR = 40     # characters of the longest bar
 PASSED = ("CUDA_", "EPF_", "GLOO_", "NCCL_", "OMP_", "PYTHON", "TORCH_")
+DISPATCHERS = ("flex", "hybridep", "allgather", "alltoall")
 SECRET = "EPF_SECRET"  # everybody on a host can read a command line
 
 
@@ -191,6 +192,9 @@ def main():
         a.shares = a.measure_shares
         megatron_rank.train(a)
         return 0
+    for name in a.dispatchers.split(","):
+        if not re.fullmatch(r"NAME(:\d+)?(\+NAME)*".replace("NAME", f"({'|'.join(DISPATCHERS)})"), name) or len(set(name.split("+"))) <= name.count("+"):
+            parser.error(f"--dispatchers: '{name}' is not NAME[:MULTIPROCESSORS][+NAME...], each of {', '.join(DISPATCHERS)} and once; --deepep DIR adds deepep")
     if a.deepep and not os.path.isdir(f"{a.deepep}/deep_ep"):
         parser.error(f"--deepep {a.deepep}: there is no package deep_ep, and ours would run in its place")
     names = a.dispatchers.split(",") + (["deepep+allgather"] if a.deepep else [])

@@ -2,7 +2,8 @@
 """Time of high-throughput calls whose rows cross between nodes, and what the NIC's own copies take of it. A part of ll_cases.py, for ranks on several nodes.
 
 Reads the engines' statistics files around each call, as ll_stages.py does, and leaves its lists of copies in the same folder: `ll_stages.py STATS_DIR`
-measures them once nothing else uses the GPUs. Figures are per rank and call; rows within the node and bytes between nodes are told apart.
+measures them once nothing else uses the GPUs. A list has as few copies as the puts' largest size allows, so the NIC's own time is a lower bound. Figures are per
+rank and call.
 """
 import math
 import os
@@ -19,7 +20,7 @@ CALLS = ("dispatch bf16", "dispatch fp8", "cached bf16", "combine")
 
 
 def crossing(batch):
-    """Returns this rank's rows for ranks of its own node, and its tokens for each other node, summed: each crosses once for a node."""
+    """Returns how many rows this rank sends within its node, and how many tokens to other nodes. A token crosses once to each node."""
     mine, within, across = batch.nodes[batch.rank], 0, 0
     for node in set(batch.nodes):
         goes = torch.stack([batch.goes(batch.rank, r) for r in range(batch.size) if batch.nodes[r] == node])

@@ -24,6 +24,7 @@ slowest rank's GPU is done, medians. --ratios prints those of the logs times-our
 import argparse
 import faulthandler
 import glob
+import json
 import os
 import re
 import signal
@@ -265,7 +266,7 @@ class Rank:
                  "cached BF16": lambda: self.buffer.dispatch(bf16, handle=handle, config=self.config),
                  "combine": lambda: self.buffer.combine(got, handle, config=self.config)}
         node = me // NVL * NVL
-        self.say(f"TIME of rank 0 {int(self.sent[me][:, node:node + NVL].sum())} rows stay within the node, {int(self.far(me).sum())} tokens cross")
+        self.say(f"TIME {int(self.sent[me][:, node:node + NVL].sum())} rows stay within the node, {int(self.far(me).sum())} tokens cross")
         took = {name: [] for name in calls}
         for _ in range(a.rounds + 1):
             for name, call in calls.items():
@@ -277,7 +278,7 @@ class Rank:
                 slowest = torch.tensor([time.perf_counter() - start])
                 self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
                 took[name].append(float(slowest) * 1e6)
-        self.say("TIME us " + ", ".join(f"{name} {statistics.median(values[1:]):.0f}" for name, values in took.items()))
+        self.say("TIME us " + json.dumps({name: round(statistics.median(values[1:])) for name, values in took.items()}))
 
     def asked(self):
         return self.torch.cuda.memory_stats().get("num_device_alloc", 0) if self.device == "cuda" else 0
@@ -356,17 +357,15 @@ def own(a):
 
 
 def ratios(folder):
-    took = {}
-    for who in ("ours", "deepep"):
-        for log in glob.glob(f"{folder}/times-{who}-[0-9]*.log"):
-            text = open(log, encoding="utf-8", errors="replace").read()
-            for name, us in re.findall(r"(?:us |, )([a-zA-Z][\w ]+?) (\d+)(?=,|$)", "".join(re.findall(r"TIME (us .*)", text))):
-                took.setdefault(name, {}).setdefault(who, []).append(int(us))
-    for name, us in took.items():
-        if len(us) == 2:
-            ours, theirs = (statistics.median(us[who]) for who in ("ours", "deepep"))
-            print(f"# {name}: {ours:.0f} / {theirs:.0f} us = {ours / theirs:.2f}")
-    return 0 if took else 1
+    runs = {who: [json.loads(line) for log in glob.glob(f"{folder}/times-{who}-[0-9]*.log")
+                  for line in re.findall(r"TIME us (.*)", open(log, encoding="utf-8", errors="replace").read())] for who in ("ours", "deepep")}
+    if not all(runs.values()):
+        print("# no ratios: " + ", ".join(f"{len(times)} runs of {who}" for who, times in runs.items()))
+        return 1
+    for name in runs["ours"][0]:
+        ours, theirs = (statistics.median(times[name] for times in runs[who]) for who in runs)
+        print(f"# {name}: {ours:.0f} / {theirs:.0f} us = {ours / theirs:.2f}")
+    return 0
 
 
 def parent(a):

@@ -168,7 +168,7 @@ static bool rank_1_is_lost(void *rig)
 	return word(rig, 0, 1)->state == EPF_PEER_DOWN;
 }
 
-/* Rank 0 puts to a rank of its own node. The node's last lane to itself carries it, and the device has forgotten that lane. */
+/* Rank 0 puts to a rank of its own node over the node's last lane to itself, which the device has forgotten. */
 static struct core_rig *forget_the_last_lane(const char *peer_timeout)
 {
 	struct core_rig *rig = open_rig(true, peer_timeout);
